@@ -1,0 +1,2 @@
+//! The flagos-comm tool.
+fn main() {}
