@@ -1,0 +1,3 @@
+//! A communicator's life.
+
+pub mod options;
