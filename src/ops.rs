@@ -232,7 +232,7 @@ pub(crate) struct CustomRedOp {
 
 /// What an operation needs of its communicator: the tier's table and what its functions read.
 /// Lives in reserved memory that is never freed, so that a late call finds a closed table and
-/// never a dangling pointer.
+/// never a dangling pointer. Its initial state is all zero bytes, which cost nothing in the file.
 pub(crate) struct Target {
     ops: AtomicPtr<Ops>,
     /// The vendor's functions and its communicator, on the native tier.
@@ -243,31 +243,35 @@ pub(crate) struct Target {
     pub nranks: AtomicU32,
     /// Operations so far; for error texts.
     pub sequence: AtomicU64,
-    /// "communicator 'name'", for error texts.
-    label: Mutex<String>,
-    last_error: Mutex<String>,
-    redops: Mutex<Vec<Option<CustomRedOp>>>,
+    cold: Mutex<Option<Box<Cold>>>,
+}
+
+/// What only errors and custom operators need.
+#[derive(Default)]
+struct Cold {
+    /// "communicator 'name', rank 1 of 4".
+    label: String,
+    last_error: String,
+    redops: Vec<Option<CustomRedOp>>,
 }
 
 impl Target {
     pub(crate) const fn new() -> Target {
         Target {
-            ops: AtomicPtr::new(&raw const CLOSED as *mut Ops),
+            ops: AtomicPtr::new(std::ptr::null_mut()),
             native: crate::vendor::NativePort::new(),
             host: HostPort::new(),
             rank: AtomicU32::new(0),
             nranks: AtomicU32::new(0),
             sequence: AtomicU64::new(0),
-            label: Mutex::new(String::new()),
-            last_error: Mutex::new(String::new()),
-            redops: Mutex::new(Vec::new()),
+            cold: Mutex::new(None),
         }
     }
 
-    /// The table in force.
+    /// The table in force. Only of a place whose handle is or was live.
     #[inline(always)]
     pub(crate) fn ops(&self) -> &'static Ops {
-        // SAFETY: only `set_ops` stores here, and only tables that live for ever.
+        // SAFETY: a table is set before a handle becomes live, and tables live for ever.
         unsafe { &*self.ops.load(Ordering::Acquire) }
     }
 
@@ -280,9 +284,11 @@ impl Target {
         self.rank.store(rank, Ordering::Relaxed);
         self.nranks.store(nranks, Ordering::Relaxed);
         self.sequence.store(0, Ordering::Relaxed);
-        *lock(&self.label) = label;
-        lock(&self.last_error).clear();
-        lock(&self.redops).clear();
+        *lock(&self.cold) = Some(Box::new(Cold { label, ..Cold::default() }));
+    }
+
+    fn with_cold<R>(&self, body: impl FnOnce(&mut Cold) -> R) -> R {
+        body(lock(&self.cold).get_or_insert_default())
     }
 
     pub(crate) fn rank(&self) -> u32 {
@@ -307,7 +313,7 @@ impl Target {
             "{} #{} on {}",
             call.text(),
             self.sequence.load(Ordering::Relaxed),
-            lock(&self.label)
+            self.with_cold(|cold| cold.label.clone())
         );
         self.fail(error.context(text))
     }
@@ -317,31 +323,32 @@ impl Target {
     pub(crate) fn fail(&self, error: Error) -> i32 {
         log::info!("{error}");
         last::record(&error);
-        lock(&self.last_error).clone_from(&error.text().to_owned());
+        self.with_cold(|cold| error.text().clone_into(&mut cold.last_error));
         error.code() as i32
     }
 
     pub(crate) fn last_error(&self) -> String {
-        lock(&self.last_error).clone()
+        self.with_cold(|cold| cold.last_error.clone())
     }
 
     /// Adds a custom operator and gives its number.
     pub(crate) fn add_redop(&self, redop: CustomRedOp) -> i32 {
-        let mut redops = lock(&self.redops);
-        redops.push(Some(redop));
-        FIRST_CUSTOM_REDOP + (redops.len() - 1) as i32
+        self.with_cold(|cold| {
+            cold.redops.push(Some(redop));
+            FIRST_CUSTOM_REDOP + (cold.redops.len() - 1) as i32
+        })
     }
 
     /// Takes a custom operator out; its number is not used again.
     pub(crate) fn remove_redop(&self, op: i32) -> Option<CustomRedOp> {
         let index = usize::try_from(op.checked_sub(FIRST_CUSTOM_REDOP)?).ok()?;
-        lock(&self.redops).get_mut(index)?.take()
+        self.with_cold(|cold| cold.redops.get_mut(index)?.take())
     }
 
     /// The custom operator with this number, if its data type is the call's.
     pub(crate) fn redop(&self, op: i32, dtype: DataType) -> Result<CustomRedOp> {
         let index = usize::try_from(op - FIRST_CUSTOM_REDOP).ok();
-        let found = index.and_then(|i| lock(&self.redops).get(i).cloned().flatten());
+        let found = index.and_then(|i| self.with_cold(|cold| cold.redops.get(i).cloned().flatten()));
         let redop = found.ok_or_else(|| {
             Error::invalid_argument(format!(
                 "{op} is no live reduction operator of this communicator"
@@ -400,8 +407,8 @@ macro_rules! collecting_ops {
     ($handler:path) => {
         $crate::ops::Ops {
             all_reduce: {
-                unsafe fn f(s: Buf, r: BufMut, n: usize, d: i32, o: i32, t: &'static Target, q: BufMut) -> i32 {
-                    let mut c = Call::new(OpKind::AllReduce);
+                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, o: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllReduce);
                     (c.send, c.recv, c.count, c.dtype, c.op, c.stream) = (s, r, n, d, o, q);
                     // SAFETY: the caller's promise about the buffers, passed on.
                     unsafe { $handler(t, &c) }
@@ -409,8 +416,8 @@ macro_rules! collecting_ops {
                 f
             },
             broadcast: {
-                unsafe fn f(s: Buf, r: BufMut, n: usize, d: i32, p: i32, t: &'static Target, q: BufMut) -> i32 {
-                    let mut c = Call::new(OpKind::Broadcast);
+                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Broadcast);
                     (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
                     // SAFETY: as above.
                     unsafe { $handler(t, &c) }
@@ -418,8 +425,8 @@ macro_rules! collecting_ops {
                 f
             },
             reduce: {
-                unsafe fn f(s: Buf, r: BufMut, n: usize, d: i32, o: i32, p: i32, t: &'static Target, q: BufMut) -> i32 {
-                    let mut c = Call::new(OpKind::Reduce);
+                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, o: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Reduce);
                     (c.send, c.recv, c.count, c.dtype, c.op, c.root, c.stream) = (s, r, n, d, o, p, q);
                     // SAFETY: as above.
                     unsafe { $handler(t, &c) }
@@ -427,8 +434,8 @@ macro_rules! collecting_ops {
                 f
             },
             all_gather: {
-                unsafe fn f(s: Buf, r: BufMut, n: usize, d: i32, t: &'static Target, q: BufMut) -> i32 {
-                    let mut c = Call::new(OpKind::AllGather);
+                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllGather);
                     (c.send, c.recv, c.count, c.dtype, c.stream) = (s, r, n, d, q);
                     // SAFETY: as above.
                     unsafe { $handler(t, &c) }
@@ -436,8 +443,8 @@ macro_rules! collecting_ops {
                 f
             },
             reduce_scatter: {
-                unsafe fn f(s: Buf, r: BufMut, n: usize, d: i32, o: i32, t: &'static Target, q: BufMut) -> i32 {
-                    let mut c = Call::new(OpKind::ReduceScatter);
+                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, o: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::ReduceScatter);
                     (c.send, c.recv, c.count, c.dtype, c.op, c.stream) = (s, r, n, d, o, q);
                     // SAFETY: as above.
                     unsafe { $handler(t, &c) }
@@ -445,8 +452,8 @@ macro_rules! collecting_ops {
                 f
             },
             gather: {
-                unsafe fn f(s: Buf, r: BufMut, n: usize, d: i32, p: i32, t: &'static Target, q: BufMut) -> i32 {
-                    let mut c = Call::new(OpKind::Gather);
+                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Gather);
                     (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
                     // SAFETY: as above.
                     unsafe { $handler(t, &c) }
@@ -454,8 +461,8 @@ macro_rules! collecting_ops {
                 f
             },
             scatter: {
-                unsafe fn f(s: Buf, r: BufMut, n: usize, d: i32, p: i32, t: &'static Target, q: BufMut) -> i32 {
-                    let mut c = Call::new(OpKind::Scatter);
+                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Scatter);
                     (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
                     // SAFETY: as above.
                     unsafe { $handler(t, &c) }
@@ -463,8 +470,8 @@ macro_rules! collecting_ops {
                 f
             },
             all_to_all: {
-                unsafe fn f(s: Buf, r: BufMut, n: usize, d: i32, t: &'static Target, q: BufMut) -> i32 {
-                    let mut c = Call::new(OpKind::AllToAll);
+                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllToAll);
                     (c.send, c.recv, c.count, c.dtype, c.stream) = (s, r, n, d, q);
                     // SAFETY: as above.
                     unsafe { $handler(t, &c) }
@@ -473,17 +480,17 @@ macro_rules! collecting_ops {
             },
             all_to_allv: {
                 unsafe fn f(
-                    s: Buf,
-                    sc: Counts,
-                    sd: Counts,
-                    r: BufMut,
-                    rc: Counts,
-                    rd: Counts,
+                    s: *const std::ffi::c_void,
+                    sc: *const usize,
+                    sd: *const usize,
+                    r: *mut std::ffi::c_void,
+                    rc: *const usize,
+                    rd: *const usize,
                     d: i32,
-                    t: &'static Target,
-                    q: BufMut,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
                 ) -> i32 {
-                    let mut c = Call::new(OpKind::AllToAllv);
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllToAllv);
                     (c.send, c.recv, c.dtype, c.stream) = (s, r, d, q);
                     c.vector = [sc, sd, rc, rd];
                     // SAFETY: as above.
@@ -492,8 +499,8 @@ macro_rules! collecting_ops {
                 f
             },
             send: {
-                unsafe fn f(s: Buf, n: usize, d: i32, p: i32, t: &'static Target, q: BufMut) -> i32 {
-                    let mut c = Call::new(OpKind::Send);
+                unsafe fn f(s: *const std::ffi::c_void, n: usize, d: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Send);
                     (c.send, c.count, c.dtype, c.root, c.stream) = (s, n, d, p, q);
                     // SAFETY: as above.
                     unsafe { $handler(t, &c) }
@@ -501,8 +508,8 @@ macro_rules! collecting_ops {
                 f
             },
             recv: {
-                unsafe fn f(r: BufMut, n: usize, d: i32, p: i32, t: &'static Target, q: BufMut) -> i32 {
-                    let mut c = Call::new(OpKind::Recv);
+                unsafe fn f(r: *mut std::ffi::c_void, n: usize, d: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Recv);
                     (c.recv, c.count, c.dtype, c.root, c.stream) = (r, n, d, p, q);
                     // SAFETY: as above.
                     unsafe { $handler(t, &c) }
@@ -510,8 +517,8 @@ macro_rules! collecting_ops {
                 f
             },
             barrier: {
-                unsafe fn f(t: &'static Target, q: BufMut) -> i32 {
-                    let mut c = Call::new(OpKind::Barrier);
+                unsafe fn f(t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Barrier);
                     c.stream = q;
                     // SAFETY: as above.
                     unsafe { $handler(t, &c) }
@@ -521,6 +528,7 @@ macro_rules! collecting_ops {
         }
     };
 }
+pub(crate) use collecting_ops;
 
 unsafe fn closed(target: &'static Target, call: &Call) -> i32 {
     target.fail_call(

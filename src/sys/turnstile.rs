@@ -69,6 +69,11 @@ impl<T> Turnstile<T> {
         }
     }
 
+    /// Whether the number's turn has come.
+    pub(crate) fn is_served(&self, turn: &Turn) -> bool {
+        self.serving.load(Ordering::Acquire) == turn.0
+    }
+
     /// Draws a number and waits for its turn.
     pub(crate) fn lock(&self) -> Entered<'_, T> {
         let turn = self.draw();
