@@ -3,13 +3,19 @@
 mod api;
 mod bootstrap;
 mod comm;
+mod config;
 mod control;
+mod device;
 mod error;
 mod host;
 #[doc(hidden)]
 pub mod internal;
+mod load;
+mod log;
+mod ops;
 mod sys;
 mod types;
+mod vendor;
 
 pub use api::*;
 pub use comm::options::{Limit, Options, VendorKnobs};

@@ -2,4 +2,7 @@
 
 pub(crate) mod fork;
 pub(crate) mod net;
+pub(crate) mod per_process;
 pub(crate) mod process;
+pub(crate) mod secure;
+pub(crate) mod turnstile;
