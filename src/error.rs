@@ -85,7 +85,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error with a code and a text.
     pub fn new(code: Code, text: impl Into<String>) -> Error {
-        Error { code, text: text.into() }
+        Error {
+            code,
+            text: text.into(),
+        }
     }
 
     /// The code.
@@ -101,7 +104,10 @@ impl Error {
     /// The same error with `context: ` before its text.
     #[must_use]
     pub fn context(self, context: impl std::fmt::Display) -> Error {
-        Error { code: self.code, text: format!("{context}: {}", self.text) }
+        Error {
+            code: self.code,
+            text: format!("{context}: {}", self.text),
+        }
     }
 
     /// [`Code::InvalidArgument`] with a text.
