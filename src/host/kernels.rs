@@ -673,4 +673,4 @@ mod x86 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -160,8 +160,10 @@ mod tests {
     }
 
     #[test]
-    fn too_much_memory_is_an_error() {
-        let error = Segment::create(1 << 60).unwrap_err();
+    fn impossible_sizes_are_errors() {
+        let error = Segment::create(usize::MAX).unwrap_err();
+        assert_eq!(error.code(), crate::Code::InvalidArgument, "{error}");
+        let error = Segment::create(0).unwrap_err();
         assert_eq!(error.code(), crate::Code::SystemError, "{error}");
     }
 }
