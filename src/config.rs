@@ -239,18 +239,22 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &HCCL_IF_IP,
 ];
 
-/// A way of communicating that a communicator can agree on.
+/// Where a communicator's operations run. The numbers are those of the C ABI and the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub(crate) enum Tier {
     /// The vendor's own collective library.
-    Native,
-    /// FlagCX.
-    Flagcx,
-    /// Host memory and sockets, no vendor library.
-    Host,
+    Native = 1,
+    /// FlagCX, loaded as a library.
+    Flagcx = 2,
+    /// Host memory, no vendor library.
+    Host = 3,
 }
 
 impl Tier {
+    /// The order in which tiers are tried unless something else is said.
+    pub(crate) const DEFAULT_ORDER: [Tier; 3] = [Tier::Native, Tier::Flagcx, Tier::Host];
+
     /// The name that variables, logs and tools use.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -260,10 +264,12 @@ impl Tier {
         }
     }
 
-    fn from_name(name: &str) -> Option<Tier> {
-        [Tier::Native, Tier::Flagcx, Tier::Host]
-            .into_iter()
-            .find(|t| t.name() == name)
+    pub(crate) fn from_raw(raw: u8) -> Option<Tier> {
+        Tier::DEFAULT_ORDER.into_iter().find(|t| *t as u8 == raw)
+    }
+
+    pub(crate) fn from_name(name: &str) -> Option<Tier> {
+        Tier::DEFAULT_ORDER.into_iter().find(|t| t.name().eq_ignore_ascii_case(name))
     }
 }
 

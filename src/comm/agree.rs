@@ -2,59 +2,29 @@
 #![forbid(unsafe_code)]
 
 use crate::bootstrap::rendezvous::ranks_text;
+use crate::config::Tier;
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 
-/// Where a communicator's operations run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[repr(u8)]
-pub(crate) enum Tier {
-    /// The vendor's collective library.
-    Native = 1,
-    /// FlagCX, loaded as a library.
-    Flagcx = 2,
-    /// Host memory, no vendor library.
-    Host = 3,
-}
-
-impl Tier {
-    pub(crate) const DEFAULT_ORDER: [Tier; 3] = [Tier::Native, Tier::Flagcx, Tier::Host];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Tier::Native => "native",
-            Tier::Flagcx => "flagcx",
-            Tier::Host => "host",
+/// Parses a comma-separated order of tiers.
+pub(crate) fn parse_order(text: &str) -> Result<Vec<Tier>> {
+    let mut order = Vec::new();
+    for name in text.split(',').map(str::trim).filter(|n| !n.is_empty()) {
+        let tier = Tier::from_name(name).ok_or_else(|| {
+                Error::invalid_argument(format!(
+                    "'{name}' is no tier; the tiers are native, flagcx and host"
+                ))
+            })?;
+        if !order.contains(&tier) {
+            order.push(tier);
         }
     }
-
-    fn from_raw(raw: u8) -> Option<Tier> {
-        Tier::DEFAULT_ORDER.into_iter().find(|t| *t as u8 == raw)
+    if order.is_empty() {
+        return Err(Error::invalid_argument(
+            "the list of tiers is empty; the tiers are native, flagcx and host",
+        ));
     }
-
-    /// Parses a comma-separated order.
-    pub(crate) fn parse_order(text: &str) -> Result<Vec<Tier>> {
-        let mut order = Vec::new();
-        for name in text.split(',').map(str::trim).filter(|n| !n.is_empty()) {
-            let tier = Tier::DEFAULT_ORDER
-                .into_iter()
-                .find(|t| t.name().eq_ignore_ascii_case(name))
-                .ok_or_else(|| {
-                    Error::invalid_argument(format!(
-                        "'{name}' is no tier; the tiers are native, flagcx and host"
-                    ))
-                })?;
-            if !order.contains(&tier) {
-                order.push(tier);
-            }
-        }
-        if order.is_empty() {
-            return Err(Error::invalid_argument(
-                "the list of tiers is empty; the tiers are native, flagcx and host",
-            ));
-        }
-        Ok(order)
-    }
+    Ok(order)
 }
 
 /// What a rank says about itself before anything is decided.
@@ -430,8 +400,8 @@ mod tests {
 
     #[test]
     fn tier_orders_are_parsed() {
-        assert_eq!(Tier::parse_order(" Host , native,host").unwrap(), [Tier::Host, Tier::Native]);
-        assert!(Tier::parse_order("gpu").unwrap_err().text().contains("native, flagcx and host"));
-        assert!(Tier::parse_order(" , ").is_err());
+        assert_eq!(parse_order(" Host , native,host").unwrap(), [Tier::Host, Tier::Native]);
+        assert!(parse_order("gpu").unwrap_err().text().contains("native, flagcx and host"));
+        assert!(parse_order(" , ").is_err());
     }
 }

@@ -247,7 +247,7 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
     if batches.len() <= 1 {
         return batches.into_iter().try_for_each(run);
     }
-    let device = crate::device::of_thread();
+    let device = super::local::ThreadDevice::of_thread();
     let results: Vec<Result<()>> = std::thread::scope(|scope| {
         let threads: Vec<_> = batches
             .into_iter()

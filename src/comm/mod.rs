@@ -6,6 +6,7 @@ pub(crate) mod call;
 pub(crate) mod end;
 pub(crate) mod group;
 pub(crate) mod init;
+pub(crate) mod local;
 pub(crate) mod memory;
 pub mod options;
 pub(crate) mod rare;
@@ -18,14 +19,15 @@ use crate::error::{Code, Error, Result};
 use crate::host::shm::ShmEngine;
 use crate::ops::lock;
 use crate::vendor::nccl::VendorComm;
-use agree::{RankInfo, Tier};
+use crate::config::Tier;
+use agree::RankInfo;
 use options::Options;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Everything about one rank of one communicator but what its operations need.
 pub(crate) struct Comm {
-    pub rank: u32,
-    pub nranks: u32,
+    ranks: Ranks,
     pub name: String,
     pub options: Options,
     /// The device it is bound to, -1 for none.
@@ -37,12 +39,26 @@ pub(crate) struct Comm {
     pub made: Mutex<Made>,
 }
 
+/// Its rank and their number. Those of a split's child are known only during its init.
+struct Ranks {
+    rank: AtomicU32,
+    nranks: AtomicU32,
+}
+
+impl Ranks {
+    fn new(rank: u32, nranks: u32) -> Ranks {
+        Ranks { rank: AtomicU32::new(rank), nranks: AtomicU32::new(nranks) }
+    }
+}
+
 /// How far a communicator has come.
 pub(crate) enum Made {
     /// Init goes on.
     Pending,
     /// Init has failed for good.
     Failed(Error),
+    /// It was aborted during its init, which has failed since and given its place back.
+    Gone,
     /// It works, or worked until something happened to it.
     Ready(Arc<Parts>),
 }
@@ -63,15 +79,29 @@ pub(crate) struct Parts {
 
 /// What its operations run on.
 pub(crate) enum Backend {
-    Native(VendorComm),
+    Native(Arc<VendorComm>),
     Host(Arc<ShmEngine>),
 }
 
 impl Comm {
+    pub(crate) fn rank(&self) -> u32 {
+        self.ranks.rank.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn nranks(&self) -> u32 {
+        self.ranks.nranks.load(Ordering::Relaxed)
+    }
+
+    /// A split has told which rank of how many it is.
+    pub(crate) fn become_rank(&self, rank: u32, nranks: u32) {
+        self.ranks.rank.store(rank, Ordering::Relaxed);
+        self.ranks.nranks.store(nranks, Ordering::Relaxed);
+    }
+
     /// "communicator 'name', rank 1 of 4".
     pub(crate) fn label(&self) -> String {
         let name = if self.name.is_empty() { String::new() } else { format!(" '{}'", self.name) };
-        format!("communicator{name}, rank {} of {}", self.rank, self.nranks)
+        format!("communicator{name}, rank {} of {}", self.rank(), self.nranks())
     }
 
     /// A communicator of before a fork is not the child's.
@@ -91,6 +121,7 @@ impl Comm {
         match &*lock(&self.made) {
             Made::Ready(parts) => Ok(Arc::clone(parts)),
             Made::Failed(error) => Err(error.clone()),
+            Made::Gone => Err(Error::new(Code::Aborted, "aborted during its init")),
             Made::Pending => Err(Error::invalid_usage(format!(
                 "{} is still being initialised: wait until flagosCommGetAsyncError no longer says \
                  InProgress, or until the outermost flagosGroupEnd has returned",

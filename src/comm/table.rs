@@ -81,7 +81,7 @@ pub(crate) fn insert(comm: Arc<Comm>) -> Result<Handle> {
     }
     let handle = generation << PLACE_BITS | index << 1 | 1;
     let place = &TABLE[index];
-    place.target.reset(comm.label(), comm.rank, comm.nranks);
+    place.target.reset(comm.label(), comm.rank(), comm.nranks());
     place.target.set_ops(&CLOSED);
     *lock(&place.comm) = Some(comm);
     place.handle.store(handle, Ordering::Release);

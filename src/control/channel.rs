@@ -49,7 +49,6 @@ pub(crate) struct Channel {
     peers: Vec<Peer>,
     /// "host, pid" of each rank, once they are known.
     names: Vec<String>,
-    abort: AbortFlag,
     /// The first failure; every later exchange returns it.
     failed: Option<Error>,
     /// Parts of the running or a later exchange that came early, per rank.
@@ -67,12 +66,7 @@ fn impatience(end: Impatience, phase: &str) -> Error {
 }
 
 impl Channel {
-    /// A communicator of one rank needs no connection.
-    pub(crate) fn alone(abort: &AbortFlag) -> Channel {
-        Channel::new(0, 1, Role::Hub(vec![None]), abort)
-    }
-
-    fn new(rank: u32, nranks: u32, role: Role, abort: &AbortFlag) -> Channel {
+    fn new(rank: u32, nranks: u32, role: Role) -> Channel {
         let n = nranks as usize;
         Channel {
             rank,
@@ -81,7 +75,6 @@ impl Channel {
             tag: 0,
             peers: vec![Peer::Here; n],
             names: vec![String::new(); n],
-            abort: abort.clone(),
             failed: None,
             early: vec![None; n],
         }
@@ -93,7 +86,6 @@ impl Channel {
         secret: &Secret,
         nranks: u32,
         patience: &Patience,
-        abort: &AbortFlag,
     ) -> Result<Channel> {
         let phase = "while the ranks connect to rank 0";
         let mut links: Vec<Option<Connection>> = (0..nranks).map(|_| None).collect();
@@ -158,7 +150,7 @@ impl Channel {
             }
             strangers = still;
         }
-        Ok(Channel::new(0, nranks, Role::Hub(links), abort))
+        Ok(Channel::new(0, nranks, Role::Hub(links)))
     }
 
     /// Any other rank: connects to rank 0.
@@ -168,7 +160,6 @@ impl Channel {
         rank: u32,
         nranks: u32,
         patience: &Patience,
-        abort: &AbortFlag,
     ) -> Result<Channel> {
         let mut tried = Vec::new();
         for address in hub {
@@ -183,7 +174,7 @@ impl Channel {
                     match connection.send(Kind::Join, 0, &writer.0, patience) {
                         Ok(()) => {
                             let role = Role::Spoke(Some(connection));
-                            return Ok(Channel::new(rank, nranks, role, abort));
+                            return Ok(Channel::new(rank, nranks, role));
                         }
                         Err(e) => tried.push(format!("{address}: {e:?}")),
                     }
@@ -316,10 +307,17 @@ impl Channel {
                     // A part of an exchange that ended early.
                     Ok(_) => {}
                     Err(_) => {
-                        let text = format!(
-                            "{} closed its control connection during {phase}: it exited or was killed",
-                            self.who(rank as u32)
-                        );
+                        let who = self.who(rank as u32);
+                        let text = match &self.peers[rank] {
+                            Peer::Left => {
+                                format!("{who} has left (destroyed its communicator) before {phase}")
+                            }
+                            Peer::Dead(text) => text.clone(),
+                            Peer::Here => format!(
+                                "{who} closed its control connection during {phase}: it exited or \
+                                 was killed"
+                            ),
+                        };
                         self.peers[rank] = Peer::Dead(text.clone());
                         self.links()[rank] = None;
                         let error = Error::new(Code::RemoteError, text);
@@ -522,6 +520,15 @@ impl Channel {
         Ok(())
     }
 
+    /// The first rank that is known to have died, as an error.
+    pub(crate) fn first_dead(&self) -> Result<()> {
+        match self.peers.iter().find_map(|p| if let Peer::Dead(text) = p { Some(text) } else { None })
+        {
+            Some(text) => Err(Error::new(Code::RemoteError, text.clone())),
+            None => Ok(()),
+        }
+    }
+
     fn heard(&mut self, from: u32, frame: Frame) -> Result<()> {
         match frame.kind {
             Kind::Bye if frame.body.is_empty() => {
@@ -572,16 +579,12 @@ impl Channel {
     }
 
     /// Says goodbye in order and closes the connections.
-    pub(crate) fn leave(mut self) {
+    pub(crate) fn leave(&mut self) {
         let quick = Patience::starting_now(Some(COURTESY), &AbortFlag::default());
         for link in self.links().iter_mut().flatten() {
             let _ = link.send(Kind::Bye, 0, &[], &quick);
         }
-    }
-
-    /// The flag that ends this channel's waits.
-    pub(crate) fn abort_flag(&self) -> &AbortFlag {
-        &self.abort
+        self.links().fill_with(|| None);
     }
 }
 
@@ -621,9 +624,9 @@ mod tests {
                         let abort = AbortFlag::default();
                         let limit = Patience::starting_now(Some(Duration::from_secs(10)), &abort);
                         let mut channel = if rank == 0 {
-                            Channel::accept(hub, &SECRET, n, &limit, &abort).unwrap()
+                            Channel::accept(hub, &SECRET, n, &limit).unwrap()
                         } else {
-                            Channel::join(addresses, &SECRET, rank, n, &limit, &abort).unwrap()
+                            Channel::join(addresses, &SECRET, rank, n, &limit).unwrap()
                         };
                         channel.set_names((0..n).map(|r| format!("pid {r}")).collect());
                         body(rank, channel)

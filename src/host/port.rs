@@ -6,38 +6,49 @@ use super::op::{HostOp, VectorCounts};
 use super::shm::ShmEngine;
 use super::stage;
 use super::stream;
-use crate::device::Driver;
+use crate::device::{CopyKind, Driver, RawStream};
 use crate::error::{Code, Error, Result};
 use crate::ops::{Call, Target};
 use crate::sys::turnstile::{Entered, Turn, Turnstile};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What the operations of one communicator of the host tier run on. Part of reserved memory that
 /// is never freed.
 pub(crate) struct HostPort {
     runner: Turnstile<Option<Box<Runner>>>,
+    /// The machine's driver, whose streams and memory the callers then use.
+    driver: AtomicPtr<Driver>,
 }
 
 /// One rank's engine and what its waits ask.
 pub(crate) struct Runner {
     pub engine: Arc<ShmEngine>,
     pub liveness: Liveness,
-    /// The machine's driver, whose streams and memory the callers then use.
-    pub driver: Option<&'static Driver>,
     /// For error texts.
     pub label: String,
 }
 
 impl HostPort {
     pub(crate) const fn new() -> HostPort {
-        HostPort { runner: Turnstile::new(None) }
+        HostPort {
+            runner: Turnstile::new(None),
+            driver: AtomicPtr::new(std::ptr::null_mut()),
+        }
     }
 
     /// Puts a runner behind the table.
-    pub(crate) fn attach(&self, runner: Runner) {
+    pub(crate) fn attach(&self, runner: Runner, driver: Option<&'static Driver>) {
+        let driver = driver.map_or(std::ptr::null_mut(), |d| std::ptr::from_ref(d).cast_mut());
+        self.driver.store(driver, Ordering::Relaxed);
         *self.runner.lock() = Some(Box::new(runner));
+    }
+
+    fn driver(&self) -> Option<&'static Driver> {
+        // SAFETY: set by `attach`; drivers live for ever.
+        unsafe { self.driver.load(Ordering::Relaxed).as_ref() }
     }
 
     /// Takes the runner away, after every operation issued before has ended. `patient` is asked
@@ -109,16 +120,12 @@ pub(crate) unsafe fn prepare(target: &'static Target, call: &Call) -> Result<Hos
 pub(crate) unsafe fn run(target: &'static Target, call: &Call) -> Result<()> {
     // SAFETY: the caller's promise.
     let op = unsafe { prepare(target, call)? };
-    let turn;
-    {
-        if call.stream.is_null() && crate::load::no_driver() {
-            // The short way: on this thread, now.
-            turn = target.host.runner.draw();
-            let runner = target.host.runner.enter(turn);
-            let runner = open(&runner)?;
-            // SAFETY: the caller's promise about the buffers.
-            return unsafe { run_one(runner, &op, call) };
-        }
+    if call.stream.is_null() && target.host.driver().is_none() {
+        // The short way: on this thread, now.
+        let runner = target.host.runner.lock();
+        let runner = open(&runner)?;
+        // SAFETY: the caller's promise about the buffers.
+        return unsafe { run_one(runner, &op, call) };
     }
     // SAFETY: as above.
     unsafe { submit(target, Batch { ops: vec![op], texts: vec![*call] }) }
@@ -153,17 +160,18 @@ unsafe fn run_batch(runner: &Runner, batch: &Batch) -> Result<()> {
 /// # Safety
 /// As [`run`], for every operation.
 pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()> {
-    let driver = crate::load::process_driver()?;
     let streams: Vec<*mut c_void> = {
         let mut streams: Vec<*mut c_void> = batch.texts.iter().map(|c| c.stream).collect();
         streams.sort_unstable();
         streams.dedup();
         streams
     };
-    match driver {
+    match target.host.driver() {
         Some(driver) => {
+            // SAFETY: the caller passed them as streams of this machine's driver.
+            let raw = |stream: &*mut c_void| unsafe { RawStream::from_raw(*stream) };
             for stream in &streams {
-                if driver.is_capturing(*stream)? {
+                if driver.is_capturing(raw(stream))? {
                     return Err(Error::not_supported(
                         "the stream is being captured, and the host tier's work can't become part \
                          of a graph",
@@ -173,15 +181,17 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
             // The work is ordered after the streams by waiting for them, and before what follows
             // because it is done when the call returns.
             for stream in &streams {
-                driver.stream_synchronize(*stream)?;
+                driver.synchronize_stream(raw(stream))?;
             }
             let runner = target.host.runner.lock();
             let runner = open(&runner)?;
-            let (staged, back) = stage::to_host(driver, &batch.ops, target.rank(), target.nranks())?;
+            let on = raw(&streams[0]);
+            let (staged, back) =
+                stage::to_host(driver, &batch.ops, target.rank(), target.nranks(), on)?;
             let batch = Batch { ops: staged, texts: batch.texts };
             // SAFETY: the staged operations point to our own host buffers or the caller's.
             unsafe { run_batch(runner, &batch)? };
-            back.copy(driver, streams[0])
+            back.copy(driver, on)
         }
         None => {
             for stream in &streams {
@@ -256,7 +266,11 @@ pub(crate) unsafe fn read_scalar(
     match (on_device, driver) {
         (true, Some(driver)) => {
             // SAFETY: the caller's promise; the array has room for the largest element.
-            unsafe { driver.copy_to_host(to.cast(), scalar, dtype.size())? };
+            unsafe {
+                let kind = CopyKind::DeviceToHost;
+                driver.memcpy_async(to.cast(), scalar, dtype.size(), kind, RawStream::NULL)?;
+            }
+            driver.synchronize_stream(RawStream::NULL)?;
         }
         (true, None) => {
             return Err(Error::new(

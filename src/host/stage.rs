@@ -2,7 +2,7 @@
 //! Only what an operation reads is copied in, only what it writes is copied back.
 
 use super::op::HostOp;
-use crate::device::{CopyKind, Driver, PointerOwner, UserPtr};
+use crate::device::{CopyKind, Driver, PointerOwner, RawStream};
 use crate::error::Result;
 use crate::types::OpKind;
 use std::ffi::c_void;
@@ -13,12 +13,19 @@ type Range = std::ops::Range<usize>;
 /// Host memory of our own, freed with the operation.
 struct Staging {
     driver: &'static Driver,
-    memory: UserPtr,
+    memory: *mut c_void,
+}
+
+impl Staging {
+    fn new(driver: &'static Driver, bytes: usize) -> Result<Staging> {
+        Ok(Staging { driver, memory: driver.malloc_host(bytes)? })
+    }
 }
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if let Err(error) = self.driver.free_host(self.memory) {
+        // SAFETY: allocated by `Staging::new`, and every copy from or to it was waited for.
+        if let Err(error) = unsafe { self.driver.free_host(self.memory) } {
             log::warn!("staging memory can't be freed: {error}");
         }
     }
@@ -28,12 +35,12 @@ impl Drop for Staging {
 pub(crate) struct CopyBack {
     copies: Vec<(*mut c_void, *const c_void, usize)>,
     /// Keeps the host buffers until the copies are done.
-    _staging: Vec<Staging>,
+    staging: Vec<Staging>,
 }
 
 impl CopyBack {
     /// Copies the results to the device and waits for the copies.
-    pub(crate) fn copy(self, driver: &'static Driver, stream: *mut c_void) -> Result<()> {
+    pub(crate) fn copy(self, driver: &'static Driver, stream: RawStream) -> Result<()> {
         for (to, from, bytes) in &self.copies {
             // SAFETY: `to` lies in the caller's device buffer, `from` in our staging memory, which
             // lives until the synchronisation below.
@@ -41,7 +48,10 @@ impl CopyBack {
                 driver.memcpy_async(*to, *from, *bytes, CopyKind::HostToDevice, stream)?;
             }
         }
-        if self.copies.is_empty() { Ok(()) } else { driver.stream_synchronize(stream) }
+        let waited =
+            if self.copies.is_empty() { Ok(()) } else { driver.synchronize_stream(stream) };
+        drop(self.staging);
+        waited
     }
 }
 
@@ -91,34 +101,39 @@ pub(crate) fn to_host(
     ops: &[HostOp],
     rank: u32,
     nranks: u32,
+    stream: RawStream,
 ) -> Result<(Vec<HostOp>, CopyBack)> {
-    let mut back = CopyBack { copies: Vec::new(), _staging: Vec::new() };
+    let mut back = CopyBack { copies: Vec::new(), staging: Vec::new() };
     let mut staged = Vec::with_capacity(ops.len());
+    let mut copied = false;
     for op in ops {
         let (read, written) = ranges(op, rank, nranks);
         let mut op = op.clone();
         let extent = |ranges: &[Range]| ranges.iter().map(|r| r.end).max().unwrap_or(0);
         if extent(&read) > 0 && on_device(driver, op.send.cast())? {
-            let memory = driver.malloc_host(extent(&read))?;
-            back._staging.push(Staging { driver, memory });
-            let host = memory.cast::<u8>();
+            let staging = Staging::new(driver, extent(&read))?;
+            let host = staging.memory.cast::<u8>();
+            back.staging.push(staging);
             for range in &read {
                 // SAFETY: both ranges are as long as what the operation reads; the copy is waited
-                // for inside.
+                // for below.
                 unsafe {
-                    driver.copy_to_host(
+                    driver.memcpy_async(
                         host.add(range.start).cast(),
                         op.send.add(range.start).cast(),
                         range.len(),
+                        CopyKind::DeviceToHost,
+                        stream,
                     )?;
                 }
+                copied = true;
             }
             op.send = host;
         }
         if extent(&written) > 0 && on_device(driver, op.recv.cast())? {
-            let memory = driver.malloc_host(extent(&written))?;
-            back._staging.push(Staging { driver, memory });
-            let host = memory.cast::<u8>();
+            let staging = Staging::new(driver, extent(&written))?;
+            let host = staging.memory.cast::<u8>();
+            back.staging.push(staging);
             for range in &written {
                 // SAFETY: offsets within what the operation writes.
                 let (to, from) =
@@ -128,6 +143,9 @@ pub(crate) fn to_host(
             op.recv = host;
         }
         staged.push(op);
+    }
+    if copied {
+        driver.synchronize_stream(stream)?;
     }
     Ok((staged, back))
 }

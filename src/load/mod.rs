@@ -69,6 +69,11 @@ pub(crate) fn process_vendor() -> Result<&'static ProcessVendor> {
     decision.result.as_ref().map_err(Error::clone)
 }
 
+/// The driver of this process, if the machine has one that works.
+pub(crate) fn process_driver() -> Result<Option<&'static Driver>> {
+    Ok(process_vendor()?.driver())
+}
+
 fn shown(value: Option<&OsString>) -> String {
     value.map_or_else(
         || "unset".to_string(),

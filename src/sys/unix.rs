@@ -4,7 +4,7 @@
 //! that can meet under one can share memory, and nothing is left behind when they are killed.
 
 use crate::error::{Code, Error, Result};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -182,6 +182,42 @@ pub(crate) fn recv_fd(socket: BorrowedFd<'_>, deadline: Instant) -> Result<Owned
     })
 }
 
+/// Reads exactly as many bytes as the buffer has.
+pub(crate) fn read_exact(stream: &UnixStream, buffer: &mut [u8], deadline: Instant) -> Result<()> {
+    const WHAT: &str = "reading from a unix socket";
+    let mut filled = 0;
+    while filled < buffer.len() {
+        poll(stream.as_fd(), libc::POLLIN, deadline, WHAT)?;
+        match (&mut &*stream).read(&mut buffer[filled..]) {
+            Ok(0) => {
+                return Err(Error::new(
+                    Code::RemoteError,
+                    format!("{WHAT}: the peer closed the connection"),
+                ));
+            }
+            Ok(got) => filled += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::system(WHAT, error)),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all bytes; for messages that fit into a socket's buffer.
+pub(crate) fn write_all(stream: &UnixStream, bytes: &[u8], deadline: Instant) -> Result<()> {
+    const WHAT: &str = "writing to a unix socket";
+    let mut sent = 0;
+    while sent < bytes.len() {
+        poll(stream.as_fd(), libc::POLLOUT, deadline, WHAT)?;
+        match (&mut &*stream).write(&bytes[sent..]) {
+            Ok(got) => sent += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::system(WHAT, error)),
+        }
+    }
+    Ok(())
+}
+
 fn empty_message(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
     // SAFETY: all-zero bytes are a valid msghdr: null pointers with lengths 0.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -226,7 +262,6 @@ fn poll(fd: BorrowedFd<'_>, events: libc::c_short, deadline: Instant, what: &str
 mod tests {
     use super::*;
     use crate::sys::memory::Segment;
-    use std::io::Write;
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(20)

@@ -5,8 +5,10 @@
 //! so that one table knows every name.
 
 pub(crate) mod nccl;
+pub(crate) mod port;
 mod version;
 
+pub(crate) use port::NativePort;
 pub(crate) use version::Version;
 
 use crate::Code;

@@ -2,6 +2,7 @@
 
 use super::Meaning;
 use super::nccl::Library;
+use crate::device::{Driver, Guard, RawStream};
 use crate::error::{Code, Error, Result};
 use crate::ops::{Call, Ops, Target};
 use crate::types::{DataType, FIRST_CUSTOM_REDOP, OpKind, RedOp};
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
 pub(crate) struct NativePort {
     library: AtomicPtr<Library>,
     comm: AtomicPtr<c_void>,
+    driver: AtomicPtr<Driver>,
     policy: AtomicU8,
     device: AtomicI32,
 }
@@ -34,6 +36,7 @@ impl NativePort {
         NativePort {
             library: AtomicPtr::new(std::ptr::null_mut()),
             comm: AtomicPtr::new(std::ptr::null_mut()),
+            driver: AtomicPtr::new(std::ptr::null_mut()),
             policy: AtomicU8::new(DevicePolicy::Trust as u8),
             device: AtomicI32::new(0),
         }
@@ -44,10 +47,12 @@ impl NativePort {
         &self,
         library: &'static Library,
         comm: *mut c_void,
+        driver: &'static Driver,
         policy: DevicePolicy,
         device: i32,
     ) {
         self.library.store(std::ptr::from_ref(library).cast_mut(), Ordering::Relaxed);
+        self.driver.store(std::ptr::from_ref(driver).cast_mut(), Ordering::Relaxed);
         self.policy.store(policy as u8, Ordering::Relaxed);
         self.device.store(device, Ordering::Relaxed);
         self.comm.store(comm, Ordering::Release);
@@ -72,6 +77,11 @@ impl NativePort {
     #[inline(always)]
     fn comm(&self) -> *mut c_void {
         self.comm.load(Ordering::Relaxed)
+    }
+
+    fn driver(&self) -> &'static Driver {
+        // SAFETY: as `library`: set by `attach`, and drivers live for ever.
+        unsafe { &*self.driver.load(Ordering::Relaxed) }
     }
 
     fn device_policy(&self) -> DevicePolicy {
@@ -358,7 +368,7 @@ unsafe fn call_checked(target: &'static Target, call: &Call) -> Result<i32> {
         // SAFETY: checked above; the buffers are the caller's promise.
         return unsafe { call_on_device(target, library, call, dtype) };
     }
-    let driver = super::driver_of(library)?;
+    let driver = port.driver();
     if policy == DevicePolicy::Error {
         let current = driver.current()?;
         if current != device {
@@ -370,7 +380,7 @@ unsafe fn call_checked(target: &'static Target, call: &Call) -> Result<i32> {
         // SAFETY: as above.
         return unsafe { call_on_device(target, library, call, dtype) };
     }
-    super::on_device(driver, device, || {
+    Guard::with(driver, device, || {
         // SAFETY: as above.
         unsafe { call_on_device(target, library, call, dtype) }
     })
@@ -519,22 +529,26 @@ unsafe fn by_messages(
 
 /// One element through an all-reduce, then the host waits for the stream.
 fn barrier(target: &'static Target, library: &'static Library, stream: *mut c_void) -> Result<i32> {
-    let driver = super::driver_of(library)?;
-    if driver.is_capturing(stream)? {
+    let driver = target.native.driver();
+    // SAFETY: the caller passed it as a stream of the communicator's driver.
+    let raw = unsafe { RawStream::from_raw(stream) };
+    if driver.is_capturing(raw)? {
         return Err(Error::not_supported(
             "Barrier waits on the host, which a stream that is being captured can't",
         ));
     }
     let comm = target.native.comm();
-    super::on_device(driver, target.native.device.load(Ordering::Relaxed), || {
+    Guard::with(driver, target.native.device.load(Ordering::Relaxed), || {
         let word = driver.malloc(8)?;
         let d = library.dtype(DataType::Int8)?;
         let o = library.redop(RedOp::Max)?;
         // SAFETY: the word is ours, on the communicator's device, until the stream is synchronised.
         let result = unsafe { (library.symbols.all_reduce)(word, word, 1, d, o, comm, stream) };
         let code = outcome(library, "AllReduce of a barrier", result, comm);
-        let waited = driver.stream_synchronize(stream);
-        driver.free(word)?;
+        let waited = driver.synchronize_stream(raw);
+        // SAFETY: allocated above, and the stream has passed the only work that used it (or is
+        // broken, and uses it no more).
+        unsafe { driver.free(word)? };
         let code = code?;
         waited?;
         Ok(code)
