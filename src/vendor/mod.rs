@@ -264,13 +264,16 @@ pub(crate) fn by_name(name: &str) -> Option<Named> {
         .map(|key| Named::NoCollectives(key))
 }
 
-/// Every name, with the other names in parentheses.
-pub(crate) fn names_text() -> String {
+/// Every key with its other names.
+pub(crate) fn all_names() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     let rows = VENDORS.iter().map(|v| (v.key, v.aliases));
-    let other = NOT_BUILT.iter().copied();
     let host = NO_COLLECTIVES.iter().map(|key| (*key, &[] as &[&str]));
-    rows.chain(other)
-        .chain(host)
+    rows.chain(NOT_BUILT.iter().copied()).chain(host)
+}
+
+/// Every name in one line, the other names in parentheses.
+pub(crate) fn names_text() -> String {
+    all_names()
         .map(|(key, aliases)| match aliases.is_empty() {
             true => key.to_string(),
             false => format!("{key} ({})", aliases.join(", ")),
@@ -286,16 +289,9 @@ mod tests {
 
     #[test]
     fn every_name_means_one_thing() {
-        let mut names: Vec<&str> = Vec::new();
-        for (key, aliases) in VENDORS
-            .iter()
-            .map(|v| (v.key, v.aliases))
-            .chain(NOT_BUILT.iter().copied())
-        {
-            names.push(key);
-            names.extend(aliases);
-        }
-        names.extend(NO_COLLECTIVES);
+        let names: Vec<&str> = all_names()
+            .flat_map(|(key, aliases)| std::iter::once(key).chain(aliases.iter().copied()))
+            .collect();
         for (i, name) in names.iter().enumerate() {
             assert!(!names[..i].contains(name), "{name} is there twice");
             assert_eq!(*name, name.to_lowercase());
