@@ -1,4 +1,7 @@
-//! The few system calls and signals that the library needs.
+//! The few system calls that the standard library does not wrap.
 
+pub(crate) mod fork;
+pub(crate) mod net;
 pub(crate) mod per_process;
+pub(crate) mod process;
 pub(crate) mod secure;

@@ -9,8 +9,8 @@ mod version;
 
 pub(crate) use version::Version;
 
-use crate::Code;
-use crate::device::DriverRow;
+use crate::device::{Driver, DriverRow};
+use crate::{Code, Error, Result};
 
 /// A folder to search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +130,20 @@ impl Vendor {
             .map_or(Meaning::Code(Code::UnhandledCclError), |(_, meaning)| {
                 *meaning
             })
+    }
+}
+
+/// The driver that a library's communicators live on.
+pub(crate) fn driver_of(library: &nccl::Library) -> Result<&'static Driver> {
+    let chosen = crate::load::process_vendor()?;
+    match &chosen.driver {
+        Ok(driver) if chosen.vendor.is_some_and(|v| v.key == library.vendor.key) => Ok(driver),
+        Ok(driver) => Err(Error::internal(format!(
+            "{} does not drive {}'s devices",
+            driver.title(),
+            library.vendor.key
+        ))),
+        Err(error) => Err(error.clone()),
     }
 }
 
