@@ -6,6 +6,9 @@ pub(crate) mod open;
 pub(crate) mod report;
 pub(crate) mod symbols;
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -51,7 +51,7 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
             }
             let old = self.slot.load(Ordering::Acquire);
             let fresh: &'static mut Slot<T> = Box::leak(Box::new(Slot {
-                pid: std::process::id(),
+                generation: super::fork::generation(),
                 value: OnceLock::new(),
             }));
             // A loser leaks a few bytes, once, when threads race for the first use.
