@@ -6,19 +6,19 @@ mod comm;
 #[cfg_attr(not(test), expect(dead_code, reason = "the communicator will use it"))]
 mod config;
 mod control;
-#[cfg_attr(not(test), expect(dead_code, reason = "the communicator will use it"))]
+#[expect(dead_code, reason = "the communicator will use it")]
 mod device;
 mod error;
 mod host;
 #[doc(hidden)]
 pub mod internal;
-#[cfg_attr(not(test), expect(dead_code, reason = "the communicator will use it"))]
+#[expect(dead_code, reason = "the communicator will use it")]
 mod load;
 #[cfg_attr(not(test), expect(dead_code, reason = "the C libraries will use it"))]
 mod log;
 mod sys;
 mod types;
-#[cfg_attr(not(test), expect(dead_code, reason = "the communicator will use it"))]
+#[expect(dead_code, reason = "the communicator will use it")]
 mod vendor;
 
 pub use api::*;

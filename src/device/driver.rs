@@ -199,7 +199,6 @@ functions! {
     Below {
         init "Init" (c_uint) -> c_int;
         device_get "DeviceGet" (*mut c_int, c_int) -> c_int;
-        device_count "DeviceGetCount" (*mut c_int) -> c_int;
         uuid_v2 "DeviceGetUuid_v2" (*mut [u8; 16], c_int) -> c_int;
         uuid "DeviceGetUuid" (*mut [u8; 16], c_int) -> c_int;
         context_device "CtxGetDevice" (*mut c_int) -> c_int;

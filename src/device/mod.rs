@@ -13,6 +13,7 @@ mod rows;
 pub(crate) use driver::{
     CopyKind, Driver, OwnedEvent, OwnedStream, PointerOwner, RawEvent, RawStream, UserPtr,
 };
+#[allow(unused_imports, reason = "the communicator will use it")]
 pub(crate) use guard::Guard;
 pub(crate) use rows::{CUDA, DriverRow};
 

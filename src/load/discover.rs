@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use super::elf::Dynamic;
 use super::report::Source;
 use crate::config::{self, OverrideOf};
 use crate::vendor::{self, Named, Root, Vendor};
@@ -165,24 +166,26 @@ pub(crate) fn candidates(env: &Env, facts: &Facts, spec: &Spec) -> Vec<Candidate
 }
 
 /// The candidates for a library whose name a drop-in of ours has taken, so that only paths can
-/// reach the vendor's (rule 17). `needs` gives, for a mapped object, the sonames that it needs and
-/// the search path recorded in it; `cached` gives the loader cache's paths for a soname.
+/// reach the vendor's (rule 17). `dynamic` reads the dynamic section
+/// of a mapped object; `cached` gives the loader cache's paths for a soname.
 pub(crate) fn candidates_by_path(
     env: &Env,
     facts: &Facts,
     spec: &Spec,
-    needs: &dyn Fn(&Path) -> (Vec<String>, Vec<PathBuf>),
+    dynamic: &dyn Fn(&Path) -> Dynamic,
     cached: &dyn Fn(&str) -> Vec<PathBuf>,
 ) -> Vec<Candidate> {
     let mut list = Vec::new();
     for object in &facts.mapped {
-        let (needed, folders) = needs(object);
+        let Dynamic {
+            needed, runpath, ..
+        } = dynamic(object);
         for soname in spec
             .sonames
             .iter()
             .filter(|s| needed.iter().any(|n| n == *s))
         {
-            for folder in &folders {
+            for folder in &runpath {
                 let why = format!("search path of {}, which needs it", object.display());
                 list.push(Candidate::file(Source::Runpath, folder.join(soname), why));
             }
@@ -667,18 +670,23 @@ mod tests {
     fn rule_17_by_path() {
         let env = Env::of(&[("LD_LIBRARY_PATH", "/l1::/l2"), ("CUDA_HOME", "/c")]);
         let facts = facts(&["/t/libtorch.so", "/t/libother.so"]);
-        let needs = |path: &Path| match path.ends_with("libtorch.so") {
-            true => (
-                vec!["libnccl.so.2".to_string()],
-                vec![PathBuf::from("/t/../nccl")],
-            ),
-            false => (vec!["libc.so.6".to_string()], vec![PathBuf::from("/never")]),
+        let dynamic = |path: &Path| {
+            let (needed, runpath) = match path.ends_with("libtorch.so") {
+                true => ("libnccl.so.2", "/t/../nccl"),
+                false => ("libc.so.6", "/never"),
+            };
+            let (needed, runpath) = (vec![needed.to_string()], vec![PathBuf::from(runpath)]);
+            Dynamic {
+                soname: None,
+                needed,
+                runpath,
+            }
         };
         let cached = |soname: &str| match soname {
             "libnccl.so.2" => vec![PathBuf::from("/cache/libnccl.so.2")],
             _ => Vec::new(),
         };
-        let list = candidates_by_path(&env, &facts, &SPEC, &needs, &cached);
+        let list = candidates_by_path(&env, &facts, &SPEC, &dynamic, &cached);
         assert_eq!(
             shown(&list),
             [

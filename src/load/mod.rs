@@ -10,7 +10,7 @@ pub(crate) mod symbols;
 mod tests;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::{self, OverrideOf};
@@ -249,11 +249,6 @@ fn facts() -> Facts {
     }
 }
 
-fn needs(object: &Path) -> (Vec<String>, Vec<PathBuf>) {
-    let dynamic = elf::dynamic(object);
-    (dynamic.needed, dynamic.runpath)
-}
-
 fn search<T>(
     env: &Env,
     facts: &Facts,
@@ -266,7 +261,7 @@ fn search<T>(
     let by_path = || {
         let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
         let cached = |soname: &str| elf::cached(&cache, soname);
-        discover::candidates_by_path(env, facts, spec, &needs, &cached)
+        discover::candidates_by_path(env, facts, spec, &elf::dynamic, &cached)
     };
     let mode = config::get().dlopen;
     let search = Search {

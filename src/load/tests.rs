@@ -15,7 +15,7 @@ use flagos_comm_testkit::standins::{Broken, CallLog, Standins};
 use super::open::{self, Lib};
 use super::{chosen_driver, process_library, process_vendor, report};
 use crate::device::{CopyKind, Driver, Guard, RawStream};
-use crate::vendor::nccl::{CommOptions, Knob, Progress};
+use crate::vendor::nccl::{CommOptions, Knob, Progress, Scalar};
 use crate::{DataType, Error, Result};
 
 const STEPS: &str = "LOAD_TEST_STEPS";
@@ -212,6 +212,7 @@ fn step(step: &str) -> Result<String> {
         }
         "id" => Ok(process_library()?.unique_id()?.len().to_string()),
         "init" => init(rest),
+        "children" => children(),
         "bad-init" => {
             let library = process_library()?;
             let id = library.unique_id()?;
@@ -291,6 +292,44 @@ fn init(knobs: &str) -> Result<String> {
     Ok(format!(
         "{text} finalize {finalized}; again: {again}; late: {late}"
     ))
+}
+
+fn children() -> Result<String> {
+    let library = process_library()?;
+    let id = library.unique_id()?;
+    let options = CommOptions::default();
+    library.group_start()?;
+    let (comm, _) = library.init_rank(1, &id, 0, &options)?;
+    let early = comm.raw().is_null();
+    let _ = library.group_end()?;
+    let (child, _) = comm.split(Some(3), 0, &options)?;
+    let child = child.expect("a member gets a communicator");
+    let (none, _) = comm.split(None, 0, &options)?;
+    let mut text = format!(
+        "early {early}, child {}, none {}",
+        child.count()?,
+        none.is_none()
+    );
+    let memory = library.mem_alloc(4096)?;
+    // SAFETY: memory that the library has just given, used and freed below.
+    let memory = unsafe { crate::device::UserPtr::new(memory) };
+    let handle = comm.register(memory, 4096)?;
+    // SAFETY: a handle that the library has just given.
+    comm.deregister(unsafe { crate::device::UserPtr::new(handle) })?;
+    let (window, _) = comm.window_register(memory, 4096, 0)?;
+    comm.window_deregister(window)?;
+    library.mem_free(memory)?;
+    let op = comm.create_pre_mul_sum(Scalar::Host([0; 8]), DataType::Float32)?;
+    comm.destroy_redop(op)?;
+    text.push_str(&format!(", op {}", op >= 5));
+    library.group_start()?;
+    text.push_str(&format!(
+        ", estimate {}",
+        library.group_simulate_end()? >= 0.0
+    ));
+    let _ = child.abort()?;
+    let _ = comm.destroy()?;
+    Ok(text)
 }
 
 fn use_device(driver: &'static Driver) -> Result<String> {
@@ -822,6 +861,17 @@ fn rule_20_modes() {
         });
         has(line(&output, "init"), &["1 0 0"]);
     }
+    let output = run(&["library"], |c| {
+        standins.env(c).env("FLAGOSCOMM_DLOPEN", "lazy");
+    });
+    has(line(&output, "library"), &["libnccl.so.2"]);
+    assert_eq!(
+        output
+            .matches("FLAGOSCOMM_DLOPEN=\"lazy\" is not understood")
+            .count(),
+        1,
+        "{output}"
+    );
 }
 
 #[test]
@@ -1085,6 +1135,13 @@ fn errors_say_everything() {
             "its last error: ",
             "2.32.3",
         ],
+    );
+    let output = run(&["children"], |c| {
+        standins.env(c);
+    });
+    has(
+        line(&output, "children"),
+        &["child 1, none true, op true, estimate true"],
     );
     let output = run(&["init"], |c| {
         standins.env(c).env("FAKE_FAIL", "ncclCommInitRank:8");
