@@ -269,7 +269,9 @@ impl Tier {
     }
 
     pub(crate) fn from_name(name: &str) -> Option<Tier> {
-        Tier::DEFAULT_ORDER.into_iter().find(|t| t.name().eq_ignore_ascii_case(name))
+        Tier::DEFAULT_ORDER
+            .into_iter()
+            .find(|t| t.name().eq_ignore_ascii_case(name))
     }
 }
 

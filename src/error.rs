@@ -150,7 +150,9 @@ pub(crate) mod last {
     }
 
     impl Text {
-        const EMPTY: Text = Text { bytes: [0; CAPACITY] };
+        const EMPTY: Text = Text {
+            bytes: [0; CAPACITY],
+        };
 
         fn set(&mut self, text: &str) {
             let mut end = text.len().min(CAPACITY - 1);
@@ -159,7 +161,10 @@ pub(crate) mod last {
             }
             self.bytes[..end].copy_from_slice(&text.as_bytes()[..end]);
             // A NUL inside would hide the rest from a C reader.
-            self.bytes[..end].iter_mut().filter(|b| **b == 0).for_each(|b| *b = b'?');
+            self.bytes[..end]
+                .iter_mut()
+                .filter(|b| **b == 0)
+                .for_each(|b| *b = b'?');
             self.bytes[end] = 0;
         }
     }

@@ -12,8 +12,8 @@ use crate::error::{Code, Result, last};
 use std::ffi::{CStr, c_char};
 
 pub use crate::comm::call::{
-    all_gather, all_reduce, all_to_all, all_to_allv, barrier, broadcast, fail, gather, recv, reduce,
-    reduce_scatter, scatter, send,
+    all_gather, all_reduce, all_to_all, all_to_allv, barrier, broadcast, fail, gather, recv,
+    reduce, reduce_scatter, scatter, send,
 };
 pub use crate::comm::end::{
     comm_abort, comm_async_error, comm_count, comm_destroy, comm_device, comm_finalize, comm_info,
@@ -128,7 +128,13 @@ pub unsafe fn comm_shrink(
     flags: i32,
 ) -> Result<bool> {
     // SAFETY: the caller's promise.
-    split::comm_shrink(comm, exclude, unsafe { OutHandle::new(out) }, options, flags)
+    split::comm_shrink(
+        comm,
+        exclude,
+        unsafe { OutHandle::new(out) },
+        options,
+        flags,
+    )
 }
 
 /// What a communicator runs on.

@@ -5,7 +5,7 @@
 //! in one write.
 #![forbid(unsafe_code)]
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -14,7 +14,7 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 /// Gets every line instead of the sink: level (1 error, 2 warn, 3 info, 4 debug, 5 trace), the
 /// text without prefix and line end, and the pointer that was registered with it. It may be called
 /// from any thread, also from several at once.
-pub type LogCallback = extern "C" fn(level: c_int, message: *const c_char, user: *mut c_void);
+pub use crate::sys::callback::LogCallback;
 
 struct Sink;
 
@@ -40,7 +40,7 @@ pub fn install() {
 }
 
 /// Changes how much is said.
-pub fn set_level(level: log::LevelFilter) {
+pub(crate) fn set_level(level: log::LevelFilter) {
     install();
     log::set_max_level(level);
 }
@@ -93,7 +93,7 @@ impl log::Log for Sink {
         let text = record.args().to_string();
         if let Some((function, user)) = callback {
             let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
-            function(record.level() as c_int, text.as_ptr(), user);
+            crate::sys::callback::log(function, record.level() as c_int, &text, user);
             return;
         }
         let line = format!("[flagos-comm] {} {text}\n", record.level());
@@ -111,16 +111,15 @@ impl log::Log for Sink {
 mod tests {
     use super::*;
     use log::Log;
-    use std::ffi::CStr;
+    use std::ffi::c_char;
     use std::sync::Mutex;
 
-    static SEEN: Mutex<Vec<(i32, String, usize)>> = Mutex::new(Vec::new());
+    static SEEN: Mutex<Vec<(i32, bool, usize)>> = Mutex::new(Vec::new());
 
     extern "C" fn collect(level: c_int, message: *const c_char, user: *mut c_void) {
-        let _ = (message, CStr::from_bytes_with_nul(b"\0"));
         SEEN.lock()
             .unwrap()
-            .push((level, String::new(), user as usize));
+            .push((level, message.is_null(), user as usize));
     }
 
     #[test]

@@ -41,10 +41,11 @@ impl Call {
 
     /// "AllReduce(count 5, float32, sum)".
     pub(crate) fn text(&self) -> String {
-        let dtype =
-            DataType::from_raw(self.dtype).map_or_else(|| self.dtype.to_string(), |d| d.name().into());
+        let dtype = DataType::from_raw(self.dtype)
+            .map_or_else(|| self.dtype.to_string(), |d| d.name().into());
         let op = || {
-            RedOp::from_raw(self.op).map_or_else(|| format!("redop {}", self.op), |o| o.name().into())
+            RedOp::from_raw(self.op)
+                .map_or_else(|| format!("redop {}", self.op), |o| o.name().into())
         };
         let name = self.kind.name();
         let count = self.count;
@@ -52,7 +53,11 @@ impl Call {
             OpKind::AllReduce | OpKind::ReduceScatter => {
                 format!("{name}(count {count}, {dtype}, {})", op())
             }
-            OpKind::Reduce => format!("{name}(count {count}, {dtype}, {}, root {})", op(), self.root),
+            OpKind::Reduce => format!(
+                "{name}(count {count}, {dtype}, {}, root {})",
+                op(),
+                self.root
+            ),
             OpKind::Broadcast | OpKind::Gather | OpKind::Scatter => {
                 format!("{name}(count {count}, {dtype}, root {})", self.root)
             }
@@ -66,7 +71,10 @@ impl Call {
     }
 
     pub(crate) fn reduces(&self) -> bool {
-        matches!(self.kind, OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter)
+        matches!(
+            self.kind,
+            OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter
+        )
     }
 
     pub(crate) fn rooted(&self) -> bool {
@@ -129,8 +137,11 @@ impl Call {
             )));
         }
         if self.rooted() && !(0..nranks as i32).contains(&self.root) {
-            let what =
-                if matches!(self.kind, OpKind::Send | OpKind::Recv) { "peer" } else { "root" };
+            let what = if matches!(self.kind, OpKind::Send | OpKind::Recv) {
+                "peer"
+            } else {
+                "root"
+            };
             return Err(Error::invalid_argument(format!(
                 "{name}: {what} {} but the communicator has {nranks} ranks (ranks are \
                  communicator-local, from 0)",
@@ -142,10 +153,15 @@ impl Call {
         if self.kind == OpKind::AllToAllv {
             let names = ["sendcounts", "sdispls", "recvcounts", "rdispls"];
             if let Some(missing) = self.vector.iter().position(|p| p.is_null()) {
-                return Err(Error::invalid_argument(format!("{name}: {} is NULL", names[missing])));
+                return Err(Error::invalid_argument(format!(
+                    "{name}: {} is NULL",
+                    names[missing]
+                )));
             }
-            let sides =
-                [(self.send.is_null(), "sendbuff", 0), (self.recv.is_null(), "recvbuff", 2)];
+            let sides = [
+                (self.send.is_null(), "sendbuff", 0),
+                (self.recv.is_null(), "recvbuff", 2),
+            ];
             for (null, buffer, at) in sides {
                 for peer in 0..n {
                     // SAFETY: not NULL, and the caller promised one entry per rank.
@@ -276,7 +292,8 @@ impl Target {
     }
 
     pub(crate) fn set_ops(&self, ops: &'static Ops) {
-        self.ops.store(std::ptr::from_ref(ops).cast_mut(), Ordering::Release);
+        self.ops
+            .store(std::ptr::from_ref(ops).cast_mut(), Ordering::Release);
     }
 
     /// Makes the target ready for a new communicator.
@@ -284,7 +301,10 @@ impl Target {
         self.rank.store(rank, Ordering::Relaxed);
         self.nranks.store(nranks, Ordering::Relaxed);
         self.sequence.store(0, Ordering::Relaxed);
-        *lock(&self.cold) = Some(Box::new(Cold { label, ..Cold::default() }));
+        *lock(&self.cold) = Some(Box::new(Cold {
+            label,
+            ..Cold::default()
+        }));
     }
 
     fn with_cold<R>(&self, body: impl FnOnce(&mut Cold) -> R) -> R {
@@ -348,7 +368,8 @@ impl Target {
     /// The custom operator with this number, if its data type is the call's.
     pub(crate) fn redop(&self, op: i32, dtype: DataType) -> Result<CustomRedOp> {
         let index = usize::try_from(op - FIRST_CUSTOM_REDOP).ok();
-        let found = index.and_then(|i| self.with_cold(|cold| cold.redops.get(i).cloned().flatten()));
+        let found =
+            index.and_then(|i| self.with_cold(|cold| cold.redops.get(i).cloned().flatten()));
         let redop = found.ok_or_else(|| {
             Error::invalid_argument(format!(
                 "{op} is no live reduction operator of this communicator"
@@ -367,7 +388,9 @@ impl Target {
 
 /// Locks; a panic of another thread while it held the lock has not broken these values.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Sends a collected call through a table.
@@ -376,7 +399,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// The call's pointers must be what the C header asks for.
 pub(crate) unsafe fn dispatch(target: &'static Target, call: &Call) -> i32 {
     let ops = target.ops();
-    let Call { send, recv, count, dtype, op, root, stream, .. } = *call;
+    let Call {
+        send,
+        recv,
+        count,
+        dtype,
+        op,
+        root,
+        stream,
+        ..
+    } = *call;
     // SAFETY: the caller's promise about the pointers, passed on.
     unsafe {
         match call.kind {
@@ -407,7 +439,15 @@ macro_rules! collecting_ops {
     ($handler:path) => {
         $crate::ops::Ops {
             all_reduce: {
-                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, o: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    o: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::AllReduce);
                     (c.send, c.recv, c.count, c.dtype, c.op, c.stream) = (s, r, n, d, o, q);
                     // SAFETY: the caller's promise about the buffers, passed on.
@@ -416,7 +456,15 @@ macro_rules! collecting_ops {
                 f
             },
             broadcast: {
-                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Broadcast);
                     (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
                     // SAFETY: as above.
@@ -425,16 +473,33 @@ macro_rules! collecting_ops {
                 f
             },
             reduce: {
-                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, o: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    o: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Reduce);
-                    (c.send, c.recv, c.count, c.dtype, c.op, c.root, c.stream) = (s, r, n, d, o, p, q);
+                    (c.send, c.recv, c.count, c.dtype, c.op, c.root, c.stream) =
+                        (s, r, n, d, o, p, q);
                     // SAFETY: as above.
                     unsafe { $handler(t, &c) }
                 }
                 f
             },
             all_gather: {
-                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::AllGather);
                     (c.send, c.recv, c.count, c.dtype, c.stream) = (s, r, n, d, q);
                     // SAFETY: as above.
@@ -443,7 +508,15 @@ macro_rules! collecting_ops {
                 f
             },
             reduce_scatter: {
-                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, o: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    o: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::ReduceScatter);
                     (c.send, c.recv, c.count, c.dtype, c.op, c.stream) = (s, r, n, d, o, q);
                     // SAFETY: as above.
@@ -452,7 +525,15 @@ macro_rules! collecting_ops {
                 f
             },
             gather: {
-                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Gather);
                     (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
                     // SAFETY: as above.
@@ -461,7 +542,15 @@ macro_rules! collecting_ops {
                 f
             },
             scatter: {
-                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Scatter);
                     (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
                     // SAFETY: as above.
@@ -470,7 +559,14 @@ macro_rules! collecting_ops {
                 f
             },
             all_to_all: {
-                unsafe fn f(s: *const std::ffi::c_void, r: *mut std::ffi::c_void, n: usize, d: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::AllToAll);
                     (c.send, c.recv, c.count, c.dtype, c.stream) = (s, r, n, d, q);
                     // SAFETY: as above.
@@ -499,7 +595,14 @@ macro_rules! collecting_ops {
                 f
             },
             send: {
-                unsafe fn f(s: *const std::ffi::c_void, n: usize, d: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Send);
                     (c.send, c.count, c.dtype, c.root, c.stream) = (s, n, d, p, q);
                     // SAFETY: as above.
@@ -508,7 +611,14 @@ macro_rules! collecting_ops {
                 f
             },
             recv: {
-                unsafe fn f(r: *mut std::ffi::c_void, n: usize, d: i32, p: i32, t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                unsafe fn f(
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Recv);
                     (c.recv, c.count, c.dtype, c.root, c.stream) = (r, n, d, p, q);
                     // SAFETY: as above.
@@ -598,7 +708,12 @@ mod tests {
 
     #[test]
     fn roots_and_peers_are_communicator_local() {
-        for kind in [OpKind::Broadcast, OpKind::Reduce, OpKind::Gather, OpKind::Scatter] {
+        for kind in [
+            OpKind::Broadcast,
+            OpKind::Reduce,
+            OpKind::Gather,
+            OpKind::Scatter,
+        ] {
             for root in [-1, 4, i32::MAX] {
                 let mut c = call(kind);
                 c.root = root;

@@ -11,10 +11,10 @@ pub(crate) fn parse_order(text: &str) -> Result<Vec<Tier>> {
     let mut order = Vec::new();
     for name in text.split(',').map(str::trim).filter(|n| !n.is_empty()) {
         let tier = Tier::from_name(name).ok_or_else(|| {
-                Error::invalid_argument(format!(
-                    "'{name}' is no tier; the tiers are native, flagcx and host"
-                ))
-            })?;
+            Error::invalid_argument(format!(
+                "'{name}' is no tier; the tiers are native, flagcx and host"
+            ))
+        })?;
         if !order.contains(&tier) {
             order.push(tier);
         }
@@ -56,8 +56,10 @@ impl RankInfo {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u32(self.library_version).u32(self.nranks);
-        w.bytes(self.vendor.as_bytes()).bytes(self.no_native.as_bytes());
-        w.u32(self.device as u32).bytes(self.uuid.as_ref().map_or(&[][..], |u| &u[..]));
+        w.bytes(self.vendor.as_bytes())
+            .bytes(self.no_native.as_bytes());
+        w.u32(self.device as u32)
+            .bytes(self.uuid.as_ref().map_or(&[][..], |u| &u[..]));
         w.bytes(self.machine.as_bytes()).bytes(self.host.as_bytes());
         w.u32(self.pid).u64(self.pid_namespace).u64(self.start_time);
         w.bytes(&self.tiers.iter().map(|t| *t as u8).collect::<Vec<_>>());
@@ -86,7 +88,11 @@ impl RankInfo {
             pid: r.u32()?,
             pid_namespace: r.u64()?,
             start_time: r.u64()?,
-            tiers: r.bytes()?.iter().map(|t| Tier::from_raw(*t)).collect::<Option<_>>()?,
+            tiers: r
+                .bytes()?
+                .iter()
+                .map(|t| Tier::from_raw(*t))
+                .collect::<Option<_>>()?,
             checking: r.u32()? != 0,
             fatal: match r.u32()? {
                 0 => None,
@@ -131,8 +137,10 @@ fn odd_ones<T: PartialEq>(
 
 /// Whether the ranks fit together at all. The error is the same on every rank.
 pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
-    if let Some((rank, (code, text))) =
-        infos.iter().enumerate().find_map(|(r, i)| i.fatal.as_ref().map(|f| (r, f)))
+    if let Some((rank, (code, text))) = infos
+        .iter()
+        .enumerate()
+        .find_map(|(r, i)| i.fatal.as_ref().map(|f| (r, f)))
     {
         return Err(Error::new(
             Code::from_raw(*code as i32).unwrap_or(Code::InternalError),
@@ -143,7 +151,10 @@ pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
     let version = |v: &u32| format!("{}.{}.{}", v / 10_000, v / 100 % 100, v % 100);
     let faults = [
         ("number of ranks", odd_ones(infos, |i| i.nranks, number)),
-        ("flagos-comm version", odd_ones(infos, |i| i.library_version, version)),
+        (
+            "flagos-comm version",
+            odd_ones(infos, |i| i.library_version, version),
+        ),
         (
             "order of tiers (FLAGOSCOMM_TIERS or the configuration)",
             odd_ones(
@@ -154,14 +165,21 @@ pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
         ),
         (
             "call checking (FLAGOSCOMM_CHECK)",
-            odd_ones(infos, |i| i.checking, |c| String::from(if *c { "on" } else { "off" })),
+            odd_ones(
+                infos,
+                |i| i.checking,
+                |c| String::from(if *c { "on" } else { "off" }),
+            ),
         ),
     ];
-    match faults.into_iter().find_map(|(what, odd)| odd.map(|odd| (what, odd))) {
+    match faults
+        .into_iter()
+        .find_map(|(what, odd)| odd.map(|odd| (what, odd)))
+    {
         None => Ok(()),
-        Some((what, odd)) => {
-            Err(Error::invalid_usage(format!("the ranks disagree on the {what}: {odd}")))
-        }
+        Some((what, odd)) => Err(Error::invalid_usage(format!(
+            "the ranks disagree on the {what}: {odd}"
+        ))),
     }
 }
 
@@ -182,8 +200,9 @@ pub(crate) fn worth_probing(tier: Tier, infos: &[RankInfo]) -> Verdict {
         Tier::Host => Verdict::Go,
         Tier::Flagcx => Verdict::Decline(String::from("FlagCX is not driven by this version")),
         Tier::Native => {
-            let without: Vec<usize> =
-                (0..infos.len()).filter(|r| infos[*r].vendor.is_empty()).collect();
+            let without: Vec<usize> = (0..infos.len())
+                .filter(|r| infos[*r].vendor.is_empty())
+                .collect();
             if let Some(first) = without.first() {
                 let ranks = ranks_text(without.iter().map(|r| *r as u32));
                 return Verdict::Decline(format!("rank {ranks}: {}", infos[*first].no_native));
@@ -191,8 +210,9 @@ pub(crate) fn worth_probing(tier: Tier, infos: &[RankInfo]) -> Verdict {
             if let Some(odd) = odd_ones(infos, |i| i.vendor.clone(), Clone::clone) {
                 return Verdict::Decline(format!("the ranks have different vendors: {odd}"));
             }
-            let refusing: Vec<usize> =
-                (0..infos.len()).filter(|r| !infos[*r].no_native.is_empty()).collect();
+            let refusing: Vec<usize> = (0..infos.len())
+                .filter(|r| !infos[*r].no_native.is_empty())
+                .collect();
             if let Some(first) = refusing.first() {
                 let ranks = ranks_text(refusing.iter().map(|r| *r as u32));
                 return Verdict::Decline(format!("rank {ranks}: {}", infos[*first].no_native));
@@ -203,7 +223,10 @@ pub(crate) fn worth_probing(tier: Tier, infos: &[RankInfo]) -> Verdict {
                     info.machine == other.machine
                         && match (info.uuid, other.uuid) {
                             (Some(x), Some(y)) => x == y,
-                            _ => info.device == other.device && info.pid_namespace == other.pid_namespace,
+                            _ => {
+                                info.device == other.device
+                                    && info.pid_namespace == other.pid_namespace
+                            }
                         }
                 });
                 if let Some(b) = twin {
@@ -288,10 +311,13 @@ pub(crate) fn reasons<'a>(
             None => groups.push((reason, vec![rank as u32])),
         }
     }
-    let texts = groups.iter().take(8).map(|(reason, ranks)| match ranks[..] {
-        [one] => format!("{}: {reason}", who(infos, one as usize)),
-        _ => format!("rank {}: {reason}", ranks_text(ranks.iter().copied())),
-    });
+    let texts = groups
+        .iter()
+        .take(8)
+        .map(|(reason, ranks)| match ranks[..] {
+            [one] => format!("{}: {reason}", who(infos, one as usize)),
+            _ => format!("rank {}: {reason}", ranks_text(ranks.iter().copied())),
+        });
     let text = texts.collect::<Vec<_>>().join("; ");
     (!groups.is_empty()).then_some(text)
 }
@@ -335,7 +361,12 @@ mod tests {
                 assert!(RankInfo::decode(&body[..cut]).is_none(), "cut at {cut}");
             }
         }
-        let vote = ProbeVote { reason: "r".into(), version: -1, path: "p".into(), id: vec![0; 4108] };
+        let vote = ProbeVote {
+            reason: "r".into(),
+            version: -1,
+            path: "p".into(),
+            id: vec![0; 4108],
+        };
         assert_eq!(ProbeVote::decode(&vote.encode()).unwrap(), vote);
     }
 
@@ -344,11 +375,17 @@ mod tests {
         let mut infos = world(4);
         infos[2].nranks = 5;
         let text = consistent(&infos).unwrap_err().text().to_owned();
-        assert!(text.contains("rank 2 (host h2, pid 102) has 5 but the others have 4"), "{text}");
+        assert!(
+            text.contains("rank 2 (host h2, pid 102) has 5 but the others have 4"),
+            "{text}"
+        );
         let mut infos = world(4);
         infos[0].tiers = vec![Tier::Host];
         let text = consistent(&infos).unwrap_err().text().to_owned();
-        assert!(text.contains("rank 0 (host h0, pid 100) has host but"), "{text}");
+        assert!(
+            text.contains("rank 0 (host h0, pid 100) has host but"),
+            "{text}"
+        );
         assert!(consistent(&world(3)).is_ok());
     }
 
@@ -366,15 +403,25 @@ mod tests {
         assert_eq!(worth_probing(Tier::Native, &world(3)), Verdict::Go);
         let mut mixed = world(3);
         mixed[1].vendor = "ascend".into();
-        assert!(matches!(worth_probing(Tier::Native, &mixed), Verdict::Decline(t) if t.contains("rank 1")));
+        assert!(
+            matches!(worth_probing(Tier::Native, &mixed), Verdict::Decline(t) if t.contains("rank 1"))
+        );
         let mut without = world(3);
         without[2].vendor = String::new();
         without[2].no_native = "no driver".into();
-        assert!(matches!(worth_probing(Tier::Native, &without), Verdict::Decline(t) if t == "rank 2: no driver"));
+        assert!(
+            matches!(worth_probing(Tier::Native, &without), Verdict::Decline(t) if t == "rank 2: no driver")
+        );
         let mut twins = world(3);
         twins[2].uuid = twins[0].uuid;
-        let Verdict::Stop(text) = worth_probing(Tier::Native, &twins) else { panic!() };
-        assert!(text.contains("rank 0") && text.contains("rank 2") && text.contains("set the device before init"));
+        let Verdict::Stop(text) = worth_probing(Tier::Native, &twins) else {
+            panic!()
+        };
+        assert!(
+            text.contains("rank 0")
+                && text.contains("rank 2")
+                && text.contains("set the device before init")
+        );
         twins[2].machine = "other".into();
         assert_eq!(worth_probing(Tier::Native, &twins), Verdict::Go);
         assert_eq!(worth_probing(Tier::Host, &twins), Verdict::Go);
@@ -392,16 +439,32 @@ mod tests {
         let good = [vote("", 22809), vote("", 22809), vote("", 22809)];
         assert_eq!(after_probe(&infos, &good), Verdict::Go);
         let some = [vote("", 22809), vote("not found", 0), vote("not found", 0)];
-        assert_eq!(after_probe(&infos, &some), Verdict::Decline("rank 1, 2: not found".into()));
+        assert_eq!(
+            after_probe(&infos, &some),
+            Verdict::Decline("rank 1, 2: not found".into())
+        );
         let mixed = [vote("", 22809), vote("", 21803), vote("", 22809)];
-        let Verdict::Stop(text) = after_probe(&infos, &mixed) else { panic!() };
-        assert!(text.contains("rank 1 (host h1, pid 101): 21803 (/lib/21803)"), "{text}");
+        let Verdict::Stop(text) = after_probe(&infos, &mixed) else {
+            panic!()
+        };
+        assert!(
+            text.contains("rank 1 (host h1, pid 101): 21803 (/lib/21803)"),
+            "{text}"
+        );
     }
 
     #[test]
     fn tier_orders_are_parsed() {
-        assert_eq!(parse_order(" Host , native,host").unwrap(), [Tier::Host, Tier::Native]);
-        assert!(parse_order("gpu").unwrap_err().text().contains("native, flagcx and host"));
+        assert_eq!(
+            parse_order(" Host , native,host").unwrap(),
+            [Tier::Host, Tier::Native]
+        );
+        assert!(
+            parse_order("gpu")
+                .unwrap_err()
+                .text()
+                .contains("native, flagcx and host")
+        );
         assert!(parse_order(" , ").is_err());
     }
 }

@@ -5,7 +5,6 @@ use super::table::{self, Handle, place};
 use super::{Backend, Comm, Made, Parts, not_on};
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
-use crate::host::shm::ShmEngine;
 use crate::internal::CommInfo;
 use crate::load;
 use crate::ops::{CLOSED, Call, lock};
@@ -50,7 +49,11 @@ pub fn comm_name(handle: Handle) -> Result<String> {
 pub fn comm_info(handle: Handle) -> Result<CommInfo> {
     let comm = table::get(handle)?;
     let parts = comm.parts()?;
-    let vendor = parts.infos.get(comm.rank() as usize).map(|i| i.vendor.clone()).unwrap_or_default();
+    let vendor = parts
+        .infos
+        .get(comm.rank() as usize)
+        .map(|i| i.vendor.clone())
+        .unwrap_or_default();
     let driver = load::process_driver()?.is_some();
     Ok(match &parts.backend {
         Backend::Native(native) => CommInfo {
@@ -163,7 +166,10 @@ pub(crate) fn compare_calls(comm: &Comm, calls: &[Call]) -> Result<()> {
         .take(16)
         .map(|(rank, body)| format!("rank {rank} called {}", texts(body).join(", ")))
         .collect();
-    Err(Error::invalid_usage(format!("the ranks make different calls: {}", said.join("; "))))
+    Err(Error::invalid_usage(format!(
+        "the ranks make different calls: {}",
+        said.join("; ")
+    )))
 }
 
 // ---- the end
@@ -178,10 +184,20 @@ pub fn comm_finalize(handle: Handle) -> Result<()> {
     if let Some(native) = parts.native()
         && native.library().symbols.comm_finalize.is_some()
     {
-        native.finalize()?;
+        let patience = comm.init_patience();
+        let mut progress = native.finalize()?;
+        while progress == Progress::Pending {
+            patience.slice().map_err(|_| {
+                Error::new(Code::Timeout, "the vendor's finalize did not end in time")
+            })?;
+            std::thread::sleep(Duration::from_millis(1));
+            progress = native.async_error()?;
+        }
     }
     let patience = comm.init_patience();
-    lock(&parts.channel).allgather("the finalize of all ranks", &[], &patience).map(drop)
+    lock(&parts.channel)
+        .allgather("the finalize of all ranks", &[], &patience)
+        .map(drop)
 }
 
 /// Frees the communicator; local, and bounded by the destroy deadline.
@@ -257,7 +273,10 @@ pub(crate) fn stop_work(handle: Handle, comm: &Comm, parts: &Parts) {
     }
     parts.record_failure(&Error::new(
         Code::Aborted,
-        format!("{} was revoked; it can be shrunk and destroyed", comm.label()),
+        format!(
+            "{} was revoked; it can be shrunk and destroyed",
+            comm.label()
+        ),
     ));
 }
 
@@ -271,7 +290,11 @@ pub fn comm_revoke(handle: Handle, flags: i32) -> Result<()> {
         )));
     }
     if let Some(native) = parts.native() {
-        native.library().symbols.comm_revoke.ok_or_else(|| native.library().lacks("CommRevoke"))?;
+        native
+            .library()
+            .symbols
+            .comm_revoke
+            .ok_or_else(|| native.library().lacks("CommRevoke"))?;
     }
     stop_work(handle, &comm, &parts);
     Ok(())
@@ -282,7 +305,10 @@ pub fn comm_suspend(handle: Handle, flags: i32) -> Result<()> {
     let parts = table::get(handle)?.parts()?;
     match parts.native() {
         Some(native) => native.suspend(flags).map(drop),
-        None => Err(not_on(parts.tier, "suspend (there are no device resources to release)")),
+        None => Err(not_on(
+            parts.tier,
+            "suspend (there are no device resources to release)",
+        )),
     }
 }
 
@@ -291,7 +317,10 @@ pub fn comm_resume(handle: Handle) -> Result<()> {
     let parts = table::get(handle)?.parts()?;
     match parts.native() {
         Some(native) => native.resume().map(drop),
-        None => Err(not_on(parts.tier, "resume (there are no device resources to take back)")),
+        None => Err(not_on(
+            parts.tier,
+            "resume (there are no device resources to take back)",
+        )),
     }
 }
 
@@ -371,7 +400,11 @@ fn end_now(native: &VendorComm, device: i32, abort: bool) -> Result<()> {
     if let Some(driver) = load::process_driver()? {
         driver.prepare_thread(device)?;
     }
-    if abort { native.abort().map(drop) } else { native.destroy().map(drop) }
+    if abort {
+        native.abort().map(drop)
+    } else {
+        native.destroy().map(drop)
+    }
 }
 
 /// Aborts a vendor's communicator that nobody wants, without waiting for it.
@@ -386,16 +419,10 @@ pub(crate) fn abort_in_background(native: VendorComm) {
             log::warn!("a vendor's communicator can't be aborted: {error}");
         }
     };
-    if let Err(e) = std::thread::Builder::new().name("flagos-end".into()).spawn(work) {
+    if let Err(e) = std::thread::Builder::new()
+        .name("flagos-end".into())
+        .spawn(work)
+    {
         log::warn!("no thread to abort a vendor's communicator: {e}");
-    }
-}
-
-/// The engine of a host communicator, for tests of its state.
-#[cfg(test)]
-pub(crate) fn engine(handle: Handle) -> Option<Arc<ShmEngine>> {
-    match &table::get(handle).ok()?.parts().ok()?.backend {
-        Backend::Host(engine) => Some(Arc::clone(engine)),
-        Backend::Native(_) => None,
     }
 }

@@ -52,7 +52,10 @@ pub(crate) fn is_open() -> bool {
 /// Opens a group, or a nested one.
 pub fn start() -> Result<()> {
     if with(|group| group.depth += 1).is_none() {
-        OPEN.set(Box::into_raw(Box::new(Group { depth: 1, ..Group::default() })));
+        OPEN.set(Box::into_raw(Box::new(Group {
+            depth: 1,
+            ..Group::default()
+        })));
         rare::group_opened();
     }
     Ok(())
@@ -76,7 +79,11 @@ impl Group {
 
     /// Opens the vendor's group if it is not open yet.
     fn open_vendor(&mut self, library: &'static Library, target: &'static Target) -> Result<()> {
-        if !self.opened.iter().any(|(open, _)| std::ptr::eq(*open, library)) {
+        if !self
+            .opened
+            .iter()
+            .any(|(open, _)| std::ptr::eq(*open, library))
+        {
             library.group_start()?;
             self.opened.push((library, target));
             if self.error.is_some() {
@@ -180,7 +187,9 @@ fn take() -> Result<Option<Group>> {
 
 /// Closes a group; the outermost end launches everything. `Ok(false)`: a vendor goes on with it.
 pub fn end() -> Result<bool> {
-    let Some(mut group) = take()? else { return Ok(true) };
+    let Some(mut group) = take()? else {
+        return Ok(true);
+    };
     if group.error.is_none()
         && !group.checked.is_empty()
         && let Err(error) = check_calls(&group.checked)
@@ -212,27 +221,43 @@ pub fn end() -> Result<bool> {
 fn check_calls(checked: &[(Handle, Call)]) -> Result<()> {
     let mut rest: Vec<(Handle, Call)> = checked.to_vec();
     while let Some((handle, _)) = rest.first().copied() {
-        let calls: Vec<Call> =
-            rest.iter().filter(|(h, _)| *h == handle).map(|(_, call)| *call).collect();
+        let calls: Vec<Call> = rest
+            .iter()
+            .filter(|(h, _)| *h == handle)
+            .map(|(_, call)| *call)
+            .collect();
         rest.retain(|(h, _)| *h != handle);
         super::end::compare_calls(&*super::table::get(handle)?, &calls)?;
     }
     Ok(())
 }
 
+/// One communicator's operations in a group.
+type Launch = (Handle, &'static Target, Batch);
+
 /// Launches the host tier's operations: those of one communicator together, the communicators
 /// beside each other, since one thread may own several ranks of one.
 fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
-    let mut batches: Vec<(Handle, &'static Target, Batch)> = Vec::new();
+    let mut batches: Vec<Launch> = Vec::new();
     for (handle, target, op, call) in queued {
-        let at = batches.iter().position(|(h, ..)| *h == handle).unwrap_or_else(|| {
-            batches.push((handle, target, Batch { ops: Vec::new(), texts: Vec::new() }));
-            batches.len() - 1
-        });
+        let at = batches
+            .iter()
+            .position(|(h, ..)| *h == handle)
+            .unwrap_or_else(|| {
+                batches.push((
+                    handle,
+                    target,
+                    Batch {
+                        ops: Vec::new(),
+                        texts: Vec::new(),
+                    },
+                ));
+                batches.len() - 1
+            });
         batches[at].2.ops.push(op);
         batches[at].2.texts.push(call);
     }
-    let run = |(handle, target, batch): (Handle, &'static Target, Batch)| {
+    let run = |(handle, target, batch): Launch| {
         if !place(handle).is_live(handle) {
             return Err(super::table::stale(handle));
         }
@@ -241,22 +266,27 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
         // passed the operations.
         unsafe { port::submit(target, batch) }.map_err(|error| {
             let code = target.fail_call(&first, error);
-            Error::new(Code::from_raw(code).unwrap_or(Code::InternalError), target.last_error())
+            Error::new(
+                Code::from_raw(code).unwrap_or(Code::InternalError),
+                target.last_error(),
+            )
         })
     };
     if batches.len() <= 1 {
         return batches.into_iter().try_for_each(run);
     }
-    let device = super::local::ThreadDevice::of_thread();
+    let device = crate::device::of_thread();
     let results: Vec<Result<()>> = std::thread::scope(|scope| {
         let threads: Vec<_> = batches
             .into_iter()
             .map(|batch| {
                 let run = &run;
-                std::thread::Builder::new().name("flagos-group".into()).spawn_scoped(scope, move || {
-                    device.apply()?;
-                    run(batch)
-                })
+                std::thread::Builder::new()
+                    .name("flagos-group".into())
+                    .spawn_scoped(scope, move || {
+                        device.apply()?;
+                        run(batch)
+                    })
             })
             .collect();
         threads

@@ -47,14 +47,20 @@ fn filter() -> Option<Filter> {
     if let Some(own) = &config::get().socket_ifname {
         return Some(Filter::parse("FLAGOSCOMM_SOCKET_IFNAME", own));
     }
-    for name in ["NCCL_SOCKET_IFNAME", "FLAGCX_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"] {
+    for name in [
+        "NCCL_SOCKET_IFNAME",
+        "FLAGCX_SOCKET_IFNAME",
+        "GLOO_SOCKET_IFNAME",
+    ] {
         if let Some(value) = config::foreign(name) {
             let value = value.to_string_lossy().into_owned();
             log::info!("{name}={value} guides the choice of the control interface");
             return Some(Filter::parse(name, &value));
         }
     }
-    let address = config::foreign("HCCL_IF_IP")?.to_string_lossy().into_owned();
+    let address = config::foreign("HCCL_IF_IP")?
+        .to_string_lossy()
+        .into_owned();
     let wanted: std::net::IpAddr = address.parse().ok()?;
     let all = crate::sys::net::interfaces().ok()?;
     let name = &all.iter().find(|i| i.addr == wanted)?.name;
@@ -63,7 +69,10 @@ fn filter() -> Option<Filter> {
 }
 
 fn unused_limit() -> Option<Duration> {
-    config::get().timeouts.init.map(|limit| limit * UNUSED_ID_FACTOR)
+    config::get()
+        .timeouts
+        .init
+        .map(|limit| limit * UNUSED_ID_FACTOR)
 }
 
 /// Makes a unique id and serves it from this process.
@@ -93,7 +102,11 @@ pub(crate) struct Spec {
 #[derive(Clone, Debug)]
 pub(crate) enum VendorParent {
     /// Every rank of the parent takes part.
-    Split { parent: Handle, color: i32, key: i32 },
+    Split {
+        parent: Handle,
+        color: i32,
+        key: i32,
+    },
 }
 
 /// A recorded init or split.
@@ -107,8 +120,16 @@ pub(crate) struct Pending {
 /// What a pending communicator waits for.
 pub(crate) enum Work {
     Init(Spec),
-    Split { parent: Handle, color: i32, key: i32 },
-    Shrink { parent: Handle, survivors: Vec<u32>, excluded: Vec<u32> },
+    Split {
+        parent: Handle,
+        color: i32,
+        key: i32,
+    },
+    Shrink {
+        parent: Handle,
+        survivors: Vec<u32>,
+        excluded: Vec<u32>,
+    },
 }
 
 impl Pending {
@@ -125,15 +146,19 @@ impl Pending {
     /// Runs it on a thread of its own; [`super::end::comm_async_error`] tells how it goes.
     fn run_in_background(self) -> Result<()> {
         self.deliver();
-        let spawned = std::thread::Builder::new().name("flagos-init".into()).spawn(move || {
-            let Err(error) = run(&self) else { return };
-            log::warn!("{error}");
-            let place = place(self.handle);
-            if place.is_live(self.handle) {
-                place.target.fail(error);
-            }
-        });
-        spawned.map(drop).map_err(|e| Error::system("no thread for the init", e))
+        let spawned = std::thread::Builder::new()
+            .name("flagos-init".into())
+            .spawn(move || {
+                let Err(error) = run(&self) else { return };
+                log::warn!("{error}");
+                let place = place(self.handle);
+                if place.is_live(self.handle) {
+                    place.target.fail(error);
+                }
+            });
+        spawned
+            .map(drop)
+            .map_err(|e| Error::system("no thread for the init", e))
     }
 }
 
@@ -144,6 +169,8 @@ pub(crate) struct OutHandle(*mut Handle);
 // SAFETY: the caller promised that the place stays valid until the call or the outermost end
 // returns, and both join the threads that write it.
 unsafe impl Send for OutHandle {}
+// SAFETY: as above; it is written through a shared reference only after the threads have ended.
+unsafe impl Sync for OutHandle {}
 
 impl OutHandle {
     /// # Safety
@@ -177,7 +204,10 @@ impl Comm {
     }
 
     fn collective_limit(&self) -> Option<Duration> {
-        limit(self.options.collective_timeout, config::get().timeouts.collective)
+        limit(
+            self.options.collective_timeout,
+            config::get().timeouts.collective,
+        )
     }
 }
 
@@ -200,7 +230,10 @@ fn own_info(nranks: u32, options: &Options, tiers: &[Tier]) -> RankInfo {
         no_native: String::new(),
         device: -1,
         uuid: None,
-        machine: config::get().hostid.clone().unwrap_or_else(process::boot_id),
+        machine: config::get()
+            .hostid
+            .clone()
+            .unwrap_or_else(process::boot_id),
         host: process::host_name(),
         pid,
         pid_namespace: process::namespace("pid"),
@@ -238,7 +271,9 @@ fn own_info(nranks: u32, options: &Options, tiers: &[Tier]) -> RankInfo {
 
 /// The device that a communicator made now on this thread is bound to.
 fn bind(driver: &Driver, wanted: Option<i32>) -> Result<i32> {
-    let Some(wanted) = wanted else { return driver.current() };
+    let Some(wanted) = wanted else {
+        return driver.current();
+    };
     let count = driver.count()?;
     if (0..count).contains(&wanted) {
         return Ok(wanted);
@@ -255,9 +290,13 @@ fn begin(
     ids: &[[u8; UNIQUE_ID_BYTES]],
     options: &Options,
 ) -> Result<(Handle, Arc<Comm>, Spec)> {
-    let n = u32::try_from(nranks).ok().filter(|n| (1..=MAX_RANKS as u32).contains(n));
+    let n = u32::try_from(nranks)
+        .ok()
+        .filter(|n| (1..=MAX_RANKS as u32).contains(n));
     let n = n.ok_or_else(|| {
-        Error::invalid_argument(format!("nranks is {nranks}, but must be from 1 to {MAX_RANKS}"))
+        Error::invalid_argument(format!(
+            "nranks is {nranks}, but must be from 1 to {MAX_RANKS}"
+        ))
     })?;
     let r = u32::try_from(rank).ok().filter(|r| *r < n).ok_or_else(|| {
         Error::invalid_argument(format!(
@@ -268,11 +307,23 @@ fn begin(
     if ids.is_empty() {
         return Err(Error::invalid_argument("no unique id was given"));
     }
-    let ids = ids.iter().map(unique_id::decode).collect::<Result<Vec<_>>>()?;
+    let ids = ids
+        .iter()
+        .map(unique_id::decode)
+        .collect::<Result<Vec<_>>>()?;
     let tiers = tiers(options)?;
     let info = own_info(n, options, &tiers);
     let (handle, comm) = new_comm(n, r, info.device, options)?;
-    Ok((handle, comm, Spec { ids, tiers, info, parent: None }))
+    Ok((
+        handle,
+        comm,
+        Spec {
+            ids,
+            tiers,
+            info,
+            parent: None,
+        },
+    ))
 }
 
 /// A communicator whose init goes on, and its handle.
@@ -314,7 +365,12 @@ pub unsafe fn comm_init_rank(
     let out = unsafe { OutHandle::new(out) };
     out.set(0);
     let (handle, comm, spec) = begin(nranks, rank, ids, options)?;
-    start(Pending { handle, comm, out, work: Work::Init(spec) })
+    start(Pending {
+        handle,
+        comm,
+        out,
+        work: Work::Init(spec),
+    })
 }
 
 /// Makes all ranks of a communicator in this process.
@@ -327,9 +383,12 @@ pub unsafe fn comm_init_all(
     devices: Option<&[i32]>,
     options: &Options,
 ) -> Result<()> {
-    let n = usize::try_from(ndev).ok().filter(|n| (1..=MAX_RANKS).contains(n)).ok_or_else(|| {
-        Error::invalid_argument(format!("ndev is {ndev}, but must be from 1 to {MAX_RANKS}"))
-    })?;
+    let n = usize::try_from(ndev)
+        .ok()
+        .filter(|n| (1..=MAX_RANKS).contains(n))
+        .ok_or_else(|| {
+            Error::invalid_argument(format!("ndev is {ndev}, but must be from 1 to {MAX_RANKS}"))
+        })?;
     if let Some(devices) = devices.filter(|d| d.len() != n) {
         return Err(Error::invalid_argument(format!(
             "{} devices are listed for {n} ranks",
@@ -348,8 +407,7 @@ pub unsafe fn comm_init_all(
     outs.iter().for_each(|o| o.set(0));
     let id = [local_unique_id()?];
     // Devices only mean something where a driver is and a vendor may be used.
-    let by_device =
-        tiers(options)?.contains(&Tier::Native) && load::process_driver()?.is_some();
+    let by_device = tiers(options)?.contains(&Tier::Native) && load::process_driver()?.is_some();
     let mut all = Vec::with_capacity(n);
     for (rank, out) in outs.iter().enumerate() {
         let mut own = options.clone();
@@ -359,7 +417,12 @@ pub unsafe fn comm_init_all(
         }
         match begin(ndev, rank as i32, &id, &own) {
             Ok((handle, comm, spec)) => {
-                all.push(Pending { handle, comm, out: *out, work: Work::Init(spec) });
+                all.push(Pending {
+                    handle,
+                    comm,
+                    out: *out,
+                    work: Work::Init(spec),
+                });
             }
             Err(error) => {
                 cancel(all);
@@ -409,7 +472,9 @@ pub(crate) fn cancel(all: Vec<Pending>) {
         if let Work::Init(spec) = &pending.work
             && pending.comm.rank() == 0
         {
-            spec.ids.iter().for_each(|id| rendezvous::cancel(id, &quick()));
+            spec.ids
+                .iter()
+                .for_each(|id| rendezvous::cancel(id, &quick()));
         }
     }
 }
@@ -474,9 +539,11 @@ fn run(pending: &Pending) -> Result<()> {
     let made = match &pending.work {
         Work::Init(spec) => make(comm, spec).map(Some),
         Work::Split { parent, color, key } => super::split::make(comm, *parent, *color, *key),
-        Work::Shrink { parent, survivors, excluded } => {
-            super::split::make_shrunk(comm, *parent, survivors, excluded).map(Some)
-        }
+        Work::Shrink {
+            parent,
+            survivors,
+            excluded,
+        } => super::split::make_shrunk(comm, *parent, survivors, excluded).map(Some),
     };
     let parts = match made {
         Ok(Some(parts)) => Arc::new(parts),
@@ -515,7 +582,10 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
     let mut made = lock(&comm.made);
     if comm.abort.is_set() || !place.is_live(handle) {
         drop(made);
-        let error = Error::new(Code::Aborted, "the communicator was aborted during its init");
+        let error = Error::new(
+            Code::Aborted,
+            "the communicator was aborted during its init",
+        );
         let _ = super::end::take_down(comm, parts, true);
         fail(handle, comm, &error);
         return Err(error);
@@ -531,9 +601,14 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
             };
             let driver = load::process_driver()?
                 .ok_or_else(|| Error::internal("a native communicator without a driver"))?;
-            target.native.attach(native.library(), native.raw(), driver, policy, comm.device);
-            let table =
-                if policy == DevicePolicy::Trust { &NATIVE } else { &NATIVE_GUARDED };
+            target
+                .native
+                .attach(native.library(), native.raw(), driver, policy, comm.device);
+            let table = if policy == DevicePolicy::Trust {
+                &NATIVE
+            } else {
+                &NATIVE_GUARDED
+            };
             target.set_ops(table);
         }
         Backend::Host(engine) => {
@@ -575,7 +650,9 @@ pub(crate) fn make(comm: &Comm, spec: &Spec) -> Result<Parts> {
     let (rank, nranks) = (comm.rank(), comm.nranks());
     // Several ids are for vendors that want several roots; one rendezvous is enough for us.
     if rank == 0 {
-        spec.ids[1..].iter().for_each(|id| rendezvous::cancel(id, &patience));
+        spec.ids[1..]
+            .iter()
+            .for_each(|id| rendezvous::cancel(id, &patience));
     }
     let hub = match rank {
         0 => Some(rendezvous::listen(filter_for(id).as_ref(), family())?),
@@ -586,7 +663,10 @@ pub(crate) fn make(comm: &Comm, spec: &Spec) -> Result<Parts> {
         rank,
         pid: spec.info.pid,
         host: spec.info.host.clone(),
-        hub: hub.as_ref().map(|h| h.addresses.clone()).unwrap_or_default(),
+        hub: hub
+            .as_ref()
+            .map(|h| h.addresses.clone())
+            .unwrap_or_default(),
     };
     let addresses = rendezvous::arrive(id, &hello, &patience)?;
     let mut channel = match &hub {
@@ -646,8 +726,10 @@ fn filter_for(id: &IdContent) -> Option<Filter> {
 }
 
 fn declined_text(declined: &[(Tier, String)]) -> String {
-    let each: Vec<String> =
-        declined.iter().map(|(tier, reason)| format!("{}: {reason}", tier.name())).collect();
+    let each: Vec<String> = declined
+        .iter()
+        .map(|(tier, reason)| format!("{}: {reason}", tier.name()))
+        .collect();
     each.join("; ")
 }
 
@@ -732,7 +814,9 @@ fn init_vote(result: &Result<()>) -> Vec<u8> {
     let mut writer = Writer::default();
     match result {
         Ok(()) => writer.u32(0),
-        Err(error) => writer.u32(error.code() as u32).bytes(error.text().as_bytes()),
+        Err(error) => writer
+            .u32(error.code() as u32)
+            .bytes(error.text().as_bytes()),
     };
     writer.0
 }
@@ -750,8 +834,12 @@ fn native(
     code: &mut Code,
 ) -> Result<std::result::Result<Backend, String>> {
     let opened = load::process_library();
-    let mut vote =
-        ProbeVote { reason: String::new(), version: 0, path: String::new(), id: Vec::new() };
+    let mut vote = ProbeVote {
+        reason: String::new(),
+        version: 0,
+        path: String::new(),
+        id: Vec::new(),
+    };
     match &opened {
         Err(error) => vote.reason = error.text().to_owned(),
         Ok(library) => {
@@ -791,23 +879,35 @@ fn native(
             return Err(error);
         }
     };
-    let failed = votes.iter().flatten().map(|v| vote_code(v)).find(|c| *c != 0);
+    let failed = votes
+        .iter()
+        .flatten()
+        .map(|v| vote_code(v))
+        .find(|c| *c != 0);
     if let Some(first) = failed {
         *code = Code::from_raw(first as i32).unwrap_or(Code::UnhandledCclError);
         let texts: Vec<String> = votes
             .iter()
             .map(|vote| {
                 let mut reader = Reader(vote.as_deref().unwrap_or_default());
-                reader.u32().filter(|c| *c != 0).and_then(|_| reader.text()).unwrap_or_default()
+                reader
+                    .u32()
+                    .filter(|c| *c != 0)
+                    .and_then(|_| reader.text())
+                    .unwrap_or_default()
             })
             .collect();
         helper.give_up(own);
         let reasons = agree::reasons(infos, texts.iter().map(String::as_str));
-        return Ok(Err(reasons.unwrap_or_else(|| String::from("its initialisation failed"))));
+        return Ok(Err(
+            reasons.unwrap_or_else(|| String::from("its initialisation failed"))
+        ));
     }
     match own {
         Some(Ok(native)) => Ok(Ok(Backend::Native(Arc::new(native)))),
-        _ => Err(Error::internal("the vendor's communicator is not there after a good vote")),
+        _ => Err(Error::internal(
+            "the vendor's communicator is not there after a good vote",
+        )),
     }
 }
 
@@ -856,7 +956,10 @@ impl VendorInit {
                 while progress == Progress::Pending {
                     if flag.load(Ordering::Acquire) || abort.is_set() {
                         let _ = comm.abort();
-                        return Err(Error::new(Code::Aborted, "aborted during the vendor's init"));
+                        return Err(Error::new(
+                            Code::Aborted,
+                            "aborted during the vendor's init",
+                        ));
                     }
                     std::thread::sleep(Duration::from_millis(1));
                     progress = comm.async_error()?;
@@ -877,7 +980,12 @@ impl VendorInit {
             .name("flagos-vendor".into())
             .spawn(work)
             .map_err(|e| Error::system("no thread for the vendor's init", e))?;
-        Ok(VendorInit { result, unwanted, title: library.vendor.title, received: false })
+        Ok(VendorInit {
+            result,
+            unwanted,
+            title: library.vendor.title,
+            received: false,
+        })
     }
 
     /// The result, once it is there.
@@ -890,7 +998,9 @@ impl VendorInit {
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
                 self.received = true;
-                Some(Err(Error::internal("the thread of the vendor's init panicked")))
+                Some(Err(Error::internal(
+                    "the thread of the vendor's init panicked",
+                )))
             }
         }
     }
@@ -950,7 +1060,9 @@ fn host(
     let mut writer = Writer::default();
     match &offer {
         Ok(name) => writer.u32(0).bytes(name),
-        Err(error) => writer.u32(error.code() as u32).bytes(error.text().as_bytes()),
+        Err(error) => writer
+            .u32(error.code() as u32)
+            .bytes(error.text().as_bytes()),
     };
     let offers = channel.allgather("the offer of shared memory", &writer.0, patience)?;
     let mut reader = Reader(&offers[0]);
@@ -981,7 +1093,11 @@ fn host(
             None => {
                 let limit = patience.left().unwrap_or(Duration::from_secs(120));
                 let segment = fetch(&name, secret, bytes, Instant::now() + limit)?;
-                attached = Some(ShmEngine::attach(Arc::new(segment), comm.rank(), comm.nranks())?);
+                attached = Some(ShmEngine::attach(
+                    Arc::new(segment),
+                    comm.rank(),
+                    comm.nranks(),
+                )?);
                 Ok(())
             }
         })();
@@ -1000,7 +1116,11 @@ fn host(
         .iter()
         .map(|vote| {
             let mut reader = Reader(vote.as_deref().unwrap_or_default());
-            reader.u32().filter(|c| *c != 0).and_then(|_| reader.text()).unwrap_or_default()
+            reader
+                .u32()
+                .filter(|c| *c != 0)
+                .and_then(|_| reader.text())
+                .unwrap_or_default()
         })
         .collect();
     if let Some(reasons) = agree::reasons(infos, texts.iter().map(String::as_str)) {

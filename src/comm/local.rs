@@ -1,7 +1,7 @@
 //! Questions and work that need no communicator: devices, streams, events, copies. The driver
 //! answers where there is one; without one, host streams do.
 
-use crate::device::{CopyKind, Driver, PointerOwner, event_of, stream_of};
+use crate::device::{CopyKind, Driver, OwnedEvent, OwnedStream, PointerOwner, event_of, stream_of};
 use crate::error::{Error, Result};
 use crate::host::stream;
 use crate::internal::PointerInfo;
@@ -14,8 +14,12 @@ fn driver() -> Result<Option<&'static Driver>> {
 
 fn needed(what: &str) -> Result<&'static Driver> {
     driver()?.ok_or_else(|| {
-        let why = load::process_vendor().map(|v| v.how.clone()).unwrap_or_default();
-        Error::not_supported(format!("{what} needs an accelerator's driver, and there is none: {why}"))
+        let why = load::process_vendor()
+            .map(|v| v.how.clone())
+            .unwrap_or_default();
+        Error::not_supported(format!(
+            "{what} needs an accelerator's driver, and there is none: {why}"
+        ))
     })
 }
 
@@ -43,28 +47,10 @@ pub fn device_count() -> Result<i32> {
     driver()?.map_or(Ok(0), Driver::count)
 }
 
-/// The device of one thread, to give it to another.
-#[derive(Clone, Copy)]
-pub(crate) struct ThreadDevice(Option<i32>);
-
-impl ThreadDevice {
-    pub(crate) fn of_thread() -> ThreadDevice {
-        let driver = driver().ok().flatten();
-        ThreadDevice(driver.and_then(|driver| driver.current().ok()))
-    }
-
-    pub(crate) fn apply(self) -> Result<()> {
-        match (self.0, driver()?) {
-            (Some(device), Some(driver)) => driver.prepare_thread(device),
-            _ => Ok(()),
-        }
-    }
-}
-
 /// A new stream that does not synchronise with the default stream.
 pub fn stream_create() -> Result<*mut c_void> {
     match driver()? {
-        Some(driver) => Ok(driver.create_stream()?.into_raw()),
+        Some(driver) => Ok(driver.stream_create()?.into_raw()),
         None => stream::create(),
     }
 }
@@ -80,7 +66,7 @@ fn not_null(handle: *mut c_void, what: &str) -> Result<()> {
 pub fn stream_destroy(handle: *mut c_void) -> Result<()> {
     not_null(handle, "stream")?;
     match driver()? {
-        Some(driver) => driver.destroy_raw_stream(stream_of(handle)),
+        Some(driver) => driver.stream_destroy(OwnedStream::from_handle(stream_of(handle))),
         None => stream::destroy(handle),
     }
 }
@@ -88,7 +74,7 @@ pub fn stream_destroy(handle: *mut c_void) -> Result<()> {
 /// Whether everything on it is done.
 pub fn stream_query(handle: *mut c_void) -> Result<bool> {
     match driver()? {
-        Some(driver) => driver.query_stream(stream_of(handle)),
+        Some(driver) => driver.stream_query(stream_of(handle)),
         None => stream::query(handle),
     }
 }
@@ -96,7 +82,7 @@ pub fn stream_query(handle: *mut c_void) -> Result<bool> {
 /// Waits until everything on it is done.
 pub fn stream_synchronize(handle: *mut c_void) -> Result<()> {
     match driver()? {
-        Some(driver) => driver.synchronize_stream(stream_of(handle)),
+        Some(driver) => driver.stream_synchronize(stream_of(handle)),
         None => stream::synchronize(handle),
     }
 }
@@ -105,7 +91,7 @@ pub fn stream_synchronize(handle: *mut c_void) -> Result<()> {
 pub fn stream_wait_event(handle: *mut c_void, event: *mut c_void) -> Result<()> {
     not_null(event, "event")?;
     match driver()? {
-        Some(driver) => driver.wait_event(stream_of(handle), event_of(event)),
+        Some(driver) => driver.stream_wait_event(stream_of(handle), event_of(event)),
         None => stream::wait_event(handle, event),
     }
 }
@@ -113,7 +99,7 @@ pub fn stream_wait_event(handle: *mut c_void, event: *mut c_void) -> Result<()> 
 /// A new event.
 pub fn event_create(timing: bool) -> Result<*mut c_void> {
     match driver()? {
-        Some(driver) => Ok(driver.create_event(timing)?.into_raw()),
+        Some(driver) => Ok(driver.event_create(timing)?.into_raw()),
         None => stream::event_create(timing),
     }
 }
@@ -122,7 +108,7 @@ pub fn event_create(timing: bool) -> Result<*mut c_void> {
 pub fn event_destroy(event: *mut c_void) -> Result<()> {
     not_null(event, "event")?;
     match driver()? {
-        Some(driver) => driver.destroy_raw_event(event_of(event)),
+        Some(driver) => driver.event_destroy(OwnedEvent::from_handle(event_of(event))),
         None => stream::event_destroy(event),
     }
 }
@@ -131,7 +117,7 @@ pub fn event_destroy(event: *mut c_void) -> Result<()> {
 pub fn event_record(event: *mut c_void, on: *mut c_void) -> Result<()> {
     not_null(event, "event")?;
     match driver()? {
-        Some(driver) => driver.record_event(event_of(event), stream_of(on)),
+        Some(driver) => driver.event_record(event_of(event), stream_of(on)),
         None => stream::event_record(event, on),
     }
 }
@@ -140,7 +126,7 @@ pub fn event_record(event: *mut c_void, on: *mut c_void) -> Result<()> {
 pub fn event_query(event: *mut c_void) -> Result<bool> {
     not_null(event, "event")?;
     match driver()? {
-        Some(driver) => driver.query_event(event_of(event)),
+        Some(driver) => driver.event_query(event_of(event)),
         None => stream::event_query(event),
     }
 }
@@ -149,7 +135,7 @@ pub fn event_query(event: *mut c_void) -> Result<bool> {
 pub fn event_synchronize(event: *mut c_void) -> Result<()> {
     not_null(event, "event")?;
     match driver()? {
-        Some(driver) => driver.synchronize_event(event_of(event)),
+        Some(driver) => driver.event_synchronize(event_of(event)),
         None => stream::event_synchronize(event),
     }
 }
@@ -159,7 +145,7 @@ pub fn event_elapsed(start: *mut c_void, end: *mut c_void) -> Result<f32> {
     not_null(start, "start event")?;
     not_null(end, "end event")?;
     match driver()? {
-        Some(driver) => driver.elapsed_ms(event_of(start), event_of(end)),
+        Some(driver) => driver.event_elapsed_ms(event_of(start), event_of(end)),
         None => stream::event_elapsed(start, end),
     }
 }
@@ -189,7 +175,9 @@ pub unsafe fn memcpy_async(
         }
     };
     if bytes > isize::MAX as usize {
-        return Err(Error::invalid_argument(format!("{bytes} bytes are more than memory can hold")));
+        return Err(Error::invalid_argument(format!(
+            "{bytes} bytes are more than memory can hold"
+        )));
     }
     if bytes > 0 && (dst.is_null() || src.is_null()) {
         return Err(Error::invalid_argument("a buffer of the copy is NULL"));
@@ -214,7 +202,9 @@ pub unsafe fn memset_async(
     on: *mut c_void,
 ) -> Result<()> {
     if bytes > isize::MAX as usize {
-        return Err(Error::invalid_argument(format!("{bytes} bytes are more than memory can hold")));
+        return Err(Error::invalid_argument(format!(
+            "{bytes} bytes are more than memory can hold"
+        )));
     }
     if bytes > 0 && dst.is_null() {
         return Err(Error::invalid_argument("the buffer to fill is NULL"));
@@ -238,8 +228,14 @@ pub fn pointer_attributes(pointer: *const c_void) -> Result<PointerInfo> {
         None => PointerOwner::Unregistered,
     };
     Ok(match owner {
-        PointerOwner::Unregistered => PointerInfo { kind: 0, device: -1 },
-        PointerOwner::HostPinned => PointerInfo { kind: 1, device: -1 },
+        PointerOwner::Unregistered => PointerInfo {
+            kind: 0,
+            device: -1,
+        },
+        PointerOwner::HostPinned => PointerInfo {
+            kind: 1,
+            device: -1,
+        },
         PointerOwner::Device(device) => PointerInfo { kind: 2, device },
         PointerOwner::Managed(device) => PointerInfo { kind: 3, device },
     })

@@ -4,10 +4,12 @@ use super::table::{self, Handle, place};
 use super::{Backend, not_on};
 use crate::device::UserPtr;
 use crate::error::{Error, Result};
+use crate::host::port::read_scalar;
 use crate::load;
 use crate::ops::{CustomRedOp, lock};
 use crate::sys::per_process::PerProcess;
 use crate::types::DataType;
+use crate::vendor::nccl::Scalar;
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -39,7 +41,9 @@ pub fn mem_alloc(bytes: usize) -> Result<*mut c_void> {
     }
     let (memory, owner) = match load::process_driver()? {
         Some(driver) => {
-            let by_library = load::process_library().ok().filter(|l| l.symbols.mem_alloc.is_some());
+            let by_library = load::process_library()
+                .ok()
+                .filter(|l| l.symbols.mem_alloc.is_some());
             match by_library.map(|l| l.mem_alloc(bytes)) {
                 Some(Ok(memory)) => (memory, Owner::Library),
                 Some(Err(error)) => {
@@ -74,7 +78,9 @@ pub fn mem_free(memory: *mut c_void) -> Result<()> {
         return Ok(());
     }
     let owner = lock(owners()).remove(&(memory as usize)).ok_or_else(|| {
-        Error::invalid_argument(format!("{memory:p} is no memory of flagosMemAlloc, or was freed"))
+        Error::invalid_argument(format!(
+            "{memory:p} is no memory of flagosMemAlloc, or was freed"
+        ))
     })?;
     match owner {
         // SAFETY: given by the library and not freed since, as the table says.
@@ -124,7 +130,9 @@ fn remove_hint(handle: Handle, hint: *mut c_void, what: &str) -> Result<()> {
             hints.remove(&(hint as usize));
             Ok(())
         }
-        _ => Err(Error::invalid_argument(format!("{hint:p} is no {what} of this communicator"))),
+        _ => Err(Error::invalid_argument(format!(
+            "{hint:p} is no {what} of this communicator"
+        ))),
     }
 }
 
@@ -162,7 +170,9 @@ pub fn comm_window_register(
     let comm = table::get(handle)?;
     let parts = comm.parts()?;
     if super::group::is_open() {
-        return Err(Error::invalid_usage("a window can't be registered inside a group"));
+        return Err(Error::invalid_usage(
+            "a window can't be registered inside a group",
+        ));
     }
     let _one = parts.collective.try_lock().map_err(|_| {
         Error::invalid_usage("another collective call on this communicator is going on")
@@ -180,10 +190,10 @@ pub fn comm_window_register(
     match &parts.backend {
         Backend::Native(native) => {
             // SAFETY: the caller's promise that the buffer stays until the window is gone.
-            let window = native.register_window(unsafe { UserPtr::new(memory) }, bytes, flags);
+            let window = native.window_register(unsafe { UserPtr::new(memory) }, bytes, flags);
             let verdict = window.as_ref().map(drop).map_err(Error::clone);
             vote(&parts, "the vote on a made window", &verdict, &patience)?;
-            window
+            Ok(window?.0.raw())
         }
         Backend::Host(_) => Ok(new_hint(handle)),
     }
@@ -196,7 +206,11 @@ fn vote(
     own: &Result<()>,
     patience: &crate::control::patience::Patience,
 ) -> Result<()> {
-    let text = own.as_ref().err().map(|e| e.text().to_owned()).unwrap_or_default();
+    let text = own
+        .as_ref()
+        .err()
+        .map(|e| e.text().to_owned())
+        .unwrap_or_default();
     let votes = lock(&parts.channel).allgather(phase, text.as_bytes(), patience)?;
     let first = votes.iter().enumerate().find(|(_, v)| !v.is_empty());
     match (own, first) {
@@ -217,7 +231,7 @@ pub fn comm_window_deregister(handle: Handle, window: *mut c_void) -> Result<()>
     }
     match &parts.backend {
         // SAFETY: the caller's promise that it is a window of this communicator.
-        Backend::Native(native) => native.deregister_window(unsafe { UserPtr::new(window) }),
+        Backend::Native(native) => native.window_deregister(unsafe { UserPtr::new(window) }),
         Backend::Host(_) => remove_hint(handle, window, "window"),
     }
 }
@@ -247,12 +261,19 @@ pub unsafe fn redop_create_pre_mul_sum(
     let target = &place(handle).target;
     match &parts.backend {
         Backend::Native(native) => {
-            let vendor_dtype = native.library().dtype(dtype)?;
-            let at_device = residence == 0;
-            // SAFETY: the caller's promise about the scalar.
-            let scalar = unsafe { UserPtr::new(scalar.cast_mut()) };
-            let vendor = native.create_pre_mul_sum(scalar, vendor_dtype, at_device)?;
-            Ok(target.add_redop(CustomRedOp { dtype, scalar: [0; 8], vendor }))
+            let scalar = if residence == 0 {
+                // SAFETY: the caller's promise about the scalar.
+                Scalar::Device(unsafe { UserPtr::new(scalar.cast_mut()) })
+            } else {
+                // SAFETY: as above: it is on the host.
+                Scalar::Host(unsafe { read_scalar(scalar, dtype, false, None)? })
+            };
+            let vendor = native.create_pre_mul_sum(scalar, dtype)?;
+            Ok(target.add_redop(CustomRedOp {
+                dtype,
+                scalar: [0; 8],
+                vendor,
+            }))
         }
         Backend::Host(_) => {
             if dtype.is_float8() {
@@ -260,9 +281,12 @@ pub unsafe fn redop_create_pre_mul_sum(
             }
             let driver = load::process_driver()?;
             // SAFETY: the caller's promise about the scalar.
-            let scalar =
-                unsafe { crate::host::port::read_scalar(scalar, dtype, residence == 0, driver)? };
-            Ok(target.add_redop(CustomRedOp { dtype, scalar, vendor: 0 }))
+            let scalar = unsafe { read_scalar(scalar, dtype, residence == 0, driver)? };
+            Ok(target.add_redop(CustomRedOp {
+                dtype,
+                scalar,
+                vendor: 0,
+            }))
         }
     }
 }
@@ -271,7 +295,9 @@ pub unsafe fn redop_create_pre_mul_sum(
 pub fn redop_destroy(handle: Handle, op: i32) -> Result<()> {
     let parts = table::get(handle)?.parts()?;
     let redop = place(handle).target.remove_redop(op).ok_or_else(|| {
-        Error::invalid_argument(format!("{op} is no live reduction operator of this communicator"))
+        Error::invalid_argument(format!(
+            "{op} is no live reduction operator of this communicator"
+        ))
     })?;
     match &parts.backend {
         Backend::Native(native) => native.destroy_redop(redop.vendor),

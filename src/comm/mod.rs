@@ -13,13 +13,13 @@ pub(crate) mod rare;
 pub(crate) mod split;
 pub(crate) mod table;
 
+use crate::config::Tier;
 use crate::control::channel::Channel;
 use crate::control::patience::AbortFlag;
 use crate::error::{Code, Error, Result};
 use crate::host::shm::ShmEngine;
 use crate::ops::lock;
 use crate::vendor::nccl::VendorComm;
-use crate::config::Tier;
 use agree::RankInfo;
 use options::Options;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,7 +47,10 @@ struct Ranks {
 
 impl Ranks {
     fn new(rank: u32, nranks: u32) -> Ranks {
-        Ranks { rank: AtomicU32::new(rank), nranks: AtomicU32::new(nranks) }
+        Ranks {
+            rank: AtomicU32::new(rank),
+            nranks: AtomicU32::new(nranks),
+        }
     }
 }
 
@@ -100,8 +103,16 @@ impl Comm {
 
     /// "communicator 'name', rank 1 of 4".
     pub(crate) fn label(&self) -> String {
-        let name = if self.name.is_empty() { String::new() } else { format!(" '{}'", self.name) };
-        format!("communicator{name}, rank {} of {}", self.rank(), self.nranks())
+        let name = if self.name.is_empty() {
+            String::new()
+        } else {
+            format!(" '{}'", self.name)
+        };
+        format!(
+            "communicator{name}, rank {} of {}",
+            self.rank(),
+            self.nranks()
+        )
     }
 
     /// A communicator of before a fork is not the child's.
@@ -148,5 +159,8 @@ impl Parts {
 
 /// The error of a call that the tier can't do.
 pub(crate) fn not_on(tier: Tier, what: &str) -> Error {
-    Error::new(Code::NotSupported, format!("{what} is not there on the {} tier", tier.name()))
+    Error::new(
+        Code::NotSupported,
+        format!("{what} is not there on the {} tier", tier.name()),
+    )
 }

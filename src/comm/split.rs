@@ -24,14 +24,19 @@ struct Part {
 impl Part {
     fn encode(self) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.u32(self.color.map_or(u32::MAX, |c| c as u32)).u32(self.key as u32);
+        writer
+            .u32(self.color.map_or(u32::MAX, |c| c as u32))
+            .u32(self.key as u32);
         writer.0
     }
 
     fn decode(body: &[u8]) -> Option<Part> {
         let mut reader = Reader(body);
         let color = reader.u32()? as i32;
-        Some(Part { color: (color >= 0).then_some(color), key: reader.u32()? as i32 })
+        Some(Part {
+            color: (color >= 0).then_some(color),
+            key: reader.u32()? as i32,
+        })
     }
 }
 
@@ -62,7 +67,11 @@ fn channel(parts: &Parts) -> MutexGuard<'_, Channel> {
 fn child_options(parent: &Comm, options: Option<&Options>) -> Options {
     match options {
         Some(options) => options.clone(),
-        None => Options { name: None, device: None, ..parent.options.clone() },
+        None => Options {
+            name: None,
+            device: None,
+            ..parent.options.clone()
+        },
     }
 }
 
@@ -81,22 +90,29 @@ pub(crate) fn comm_split(
     let options = child_options(&parent, options);
     // Rank and number are known only after the exchange; the handle shows them from then on.
     let (child, comm) = init::new_comm(parent.nranks(), parent.rank(), parent.device, &options)?;
-    let work = Work::Split { parent: handle, color, key };
-    init::start(Pending { handle: child, comm, out, work })
+    let work = Work::Split {
+        parent: handle,
+        color,
+        key,
+    };
+    init::start(Pending {
+        handle: child,
+        comm,
+        out,
+        work,
+    })
 }
 
 /// The part of a split that talks. `None`: this rank has no colour, took part and gets nothing.
-pub(crate) fn make(
-    comm: &Comm,
-    parent: Handle,
-    color: i32,
-    key: i32,
-) -> Result<Option<Parts>> {
+pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<Option<Parts>> {
     let parent_comm = table::get(parent)?;
     let parts = parent_comm.parts()?;
     let _one = collective(&parts)?;
     let patience = comm.init_patience();
-    let own = Part { color: (color >= 0).then_some(color), key };
+    let own = Part {
+        color: (color >= 0).then_some(color),
+        key,
+    };
     let all = channel(&parts).allgather("a split", &own.encode(), &patience)?;
     let all: Option<Vec<Part>> = all.iter().map(|p| Part::decode(p)).collect();
     let all = all.ok_or_else(|| Error::internal("a rank's part of a split can't be read"))?;
@@ -111,7 +127,9 @@ pub(crate) fn make(
     let mut writer = Writer::default();
     match &id {
         Ok(id) => writer.u32(0).bytes(id),
-        Err(error) => writer.u32(error.code() as u32).bytes(error.text().as_bytes()),
+        Err(error) => writer
+            .u32(error.code() as u32)
+            .bytes(error.text().as_bytes()),
     };
     let ids = channel(&parts).allgather("a split's rendezvous", &writer.0, &patience)?;
     let mut made = Err(Error::internal("not made"));
@@ -123,11 +141,11 @@ pub(crate) fn make(
             if code != Some(0) {
                 return Err(Error::new(Code::RemoteError, String::from_utf8_lossy(body)));
             }
-            let id: [u8; UNIQUE_ID_BYTES] =
-                body.try_into().map_err(|_| Error::internal("a split's id has a wrong length"))?;
+            let id: [u8; UNIQUE_ID_BYTES] = body
+                .try_into()
+                .map_err(|_| Error::internal("a split's id has a wrong length"))?;
             let native = parts.native();
-            let vendor_split =
-                native.is_some_and(|n| n.library().symbols.comm_split.is_some());
+            let vendor_split = native.is_some_and(|n| n.library().symbols.comm_split.is_some());
             child(
                 comm,
                 &parts,
@@ -135,8 +153,11 @@ pub(crate) fn make(
                 new_rank as u32,
                 members.len() as u32,
                 id,
-                vendor_split
-                    .then_some(VendorParent::Split { parent, color: own.color.unwrap_or(0), key }),
+                vendor_split.then_some(VendorParent::Split {
+                    parent,
+                    color: own.color.unwrap_or(0),
+                    key,
+                }),
             )
         })();
     } else if let Some(native) = parts.native()
@@ -166,7 +187,10 @@ pub(crate) fn make(
             let _ = super::end::take_down(comm, parts, true);
         }
         let code = made.err().map_or(Code::RemoteError, |e| e.code());
-        return Err(Error::new(code, format!("the split failed: {}", failed.join("; "))));
+        return Err(Error::new(
+            code,
+            format!("the split failed: {}", failed.join("; ")),
+        ));
     }
     match new_rank {
         Some(_) => made.map(Some),
@@ -188,8 +212,12 @@ fn child(
     info.nranks = nranks;
     info.tiers = vec![parts.tier];
     comm.become_rank(rank, nranks);
-    let spec =
-        Spec { ids: vec![unique_id::decode(&id)?], tiers: vec![parts.tier], info, parent: vendor };
+    let spec = Spec {
+        ids: vec![unique_id::decode(&id)?],
+        tiers: vec![parts.tier],
+        info,
+        parent: vendor,
+    };
     init::make(comm, &spec)
 }
 
@@ -214,7 +242,9 @@ pub(crate) fn comm_shrink(
         let known = u32::try_from(*rank).ok().filter(|r| *r < parent.nranks());
         match known {
             Some(rank) if excluded.contains(&rank) => {
-                return Err(Error::invalid_argument(format!("rank {rank} is excluded twice")));
+                return Err(Error::invalid_argument(format!(
+                    "rank {rank} is excluded twice"
+                )));
             }
             Some(rank) => excluded.push(rank),
             None => {
@@ -235,18 +265,34 @@ pub(crate) fn comm_shrink(
         )));
     }
     if super::group::is_open() {
-        return Err(Error::invalid_usage("flagosCommShrink can't be inside a group"));
+        return Err(Error::invalid_usage(
+            "flagosCommShrink can't be inside a group",
+        ));
     }
-    let survivors: Vec<u32> = (0..parent.nranks()).filter(|r| !excluded.contains(r)).collect();
-    let new_rank = survivors.iter().position(|r| *r == parent.rank()).unwrap_or(0) as u32;
+    let survivors: Vec<u32> = (0..parent.nranks())
+        .filter(|r| !excluded.contains(r))
+        .collect();
+    let new_rank = survivors
+        .iter()
+        .position(|r| *r == parent.rank())
+        .unwrap_or(0) as u32;
     let options = child_options(&parent, options);
     let nranks = survivors.len() as u32;
     if flags == 1 {
         super::end::stop_work(handle, &parent, &parts);
     }
     let (child, comm) = init::new_comm(nranks, new_rank, parent.device, &options)?;
-    let work = Work::Shrink { parent: handle, survivors, excluded };
-    init::start(Pending { handle: child, comm, out, work })
+    let work = Work::Shrink {
+        parent: handle,
+        survivors,
+        excluded,
+    };
+    init::start(Pending {
+        handle: child,
+        comm,
+        out,
+        work,
+    })
 }
 
 /// The part of a shrink that talks.
@@ -301,8 +347,13 @@ mod tests {
     #[test]
     fn children_are_ordered_by_key_then_by_old_rank() {
         let part = |color, key| Part { color, key };
-        let parts =
-            [part(Some(1), 5), part(Some(0), 0), part(Some(1), -3), part(None, 0), part(Some(1), 5)];
+        let parts = [
+            part(Some(1), 5),
+            part(Some(0), 0),
+            part(Some(1), -3),
+            part(None, 0),
+            part(Some(1), 5),
+        ];
         assert_eq!(members(&parts, 1), [2, 0, 4]);
         assert_eq!(members(&parts, 0), [1]);
         assert_eq!(members(&parts, 7), [0u32; 0]);

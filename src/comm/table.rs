@@ -24,7 +24,11 @@ pub(crate) struct Place {
 }
 
 static TABLE: [Place; PLACES] = [const {
-    Place { handle: AtomicUsize::new(0), target: Target::new(), comm: Mutex::new(None) }
+    Place {
+        handle: AtomicUsize::new(0),
+        target: Target::new(),
+        comm: Mutex::new(None),
+    }
 }; PLACES];
 
 struct Free {
@@ -34,7 +38,11 @@ struct Free {
     generation: usize,
 }
 
-static FREE: Mutex<Free> = Mutex::new(Free { used: 0, free: Vec::new(), generation: 0 });
+static FREE: Mutex<Free> = Mutex::new(Free {
+    used: 0,
+    free: Vec::new(),
+    generation: 0,
+});
 
 /// The place that a handle points into; it may not be the handle's any more.
 #[inline(always)]
@@ -92,7 +100,9 @@ pub(crate) fn insert(comm: Arc<Comm>) -> Result<Handle> {
 /// `None`: it was stale already. The place is reused only after [`release`].
 pub(crate) fn remove(handle: Handle) -> Option<Arc<Comm>> {
     let place = place(handle);
-    let taken = place.handle.compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Acquire);
+    let taken = place
+        .handle
+        .compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Acquire);
     if handle == 0 || taken.is_err() {
         return None;
     }
@@ -108,7 +118,11 @@ pub(crate) fn release(handle: Handle) {
 /// The communicator of a live handle.
 pub(crate) fn get(handle: Handle) -> Result<Arc<Comm>> {
     let found = place(handle);
-    let comm = if found.is_live(handle) { lock(&found.comm).clone() } else { None };
+    let comm = if found.is_live(handle) {
+        lock(&found.comm).clone()
+    } else {
+        None
+    };
     let comm = comm.filter(|_| handle != 0).ok_or_else(|| stale(handle))?;
     comm.check_fork()?;
     Ok(comm)
@@ -129,5 +143,9 @@ pub(crate) fn stale(handle: Handle) -> Error {
 /// The handles that are live now.
 pub(crate) fn live() -> Vec<Handle> {
     let used = lock(&FREE).used;
-    TABLE[..used].iter().map(|p| p.handle.load(Ordering::Acquire)).filter(|h| *h != 0).collect()
+    TABLE[..used]
+        .iter()
+        .map(|p| p.handle.load(Ordering::Acquire))
+        .filter(|h| *h != 0)
+        .collect()
 }

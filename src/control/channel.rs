@@ -261,7 +261,7 @@ impl Channel {
     ) -> Result<Gathered> {
         let n = self.nranks as usize;
         let mut parts: Gathered = vec![None; n];
-        let mut slice = Duration::ZERO;
+        let mut slice;
         loop {
             if parts[0].is_none() {
                 parts[0] = ready();
@@ -310,7 +310,9 @@ impl Channel {
                         let who = self.who(rank as u32);
                         let text = match &self.peers[rank] {
                             Peer::Left => {
-                                format!("{who} has left (destroyed its communicator) before {phase}")
+                                format!(
+                                    "{who} has left (destroyed its communicator) before {phase}"
+                                )
                             }
                             Peer::Dead(text) => text.clone(),
                             Peer::Here => format!(
@@ -522,8 +524,13 @@ impl Channel {
 
     /// The first rank that is known to have died, as an error.
     pub(crate) fn first_dead(&self) -> Result<()> {
-        match self.peers.iter().find_map(|p| if let Peer::Dead(text) = p { Some(text) } else { None })
-        {
+        match self.peers.iter().find_map(|p| {
+            if let Peer::Dead(text) = p {
+                Some(text)
+            } else {
+                None
+            }
+        }) {
             Some(text) => Err(Error::new(Code::RemoteError, text.clone())),
             None => Ok(()),
         }

@@ -73,12 +73,33 @@ macro_rules! handle {
             pub(crate) const fn handle(&self) -> $name {
                 self.0
             }
+
+            #[doc = concat!("Gives the ", $what, " to a caller, who destroys it through us.")]
+            pub(crate) const fn into_raw(self) -> *mut c_void {
+                self.0.0
+            }
+
+            #[doc = concat!("Takes a ", $what, " back that a caller got by `into_raw`.")]
+            pub(crate) const fn from_handle(handle: $name) -> $owned {
+                $owned(handle)
+            }
         }
     };
 }
 
 handle!(RawStream, OwnedStream, "stream");
 handle!(RawEvent, OwnedEvent, "event");
+
+/// The stream that a caller passed. Every entry that takes one asks for a live stream of the
+/// machine's driver, or NULL for the default stream.
+pub(crate) fn stream_of(stream: *mut c_void) -> RawStream {
+    RawStream(stream)
+}
+
+/// The event that a caller passed, as [`stream_of`].
+pub(crate) fn event_of(event: *mut c_void) -> RawEvent {
+    RawEvent(event)
+}
 
 impl RawStream {
     /// The default stream.
@@ -199,7 +220,6 @@ functions! {
     Below {
         init "Init" (c_uint) -> c_int;
         device_get "DeviceGet" (*mut c_int, c_int) -> c_int;
-        device_count "DeviceGetCount" (*mut c_int) -> c_int;
         uuid_v2 "DeviceGetUuid_v2" (*mut [u8; 16], c_int) -> c_int;
         uuid "DeviceGetUuid" (*mut [u8; 16], c_int) -> c_int;
         context_device "CtxGetDevice" (*mut c_int) -> c_int;
@@ -678,7 +698,7 @@ impl Driver {
     }
 
     /// A stream of the current device that doesn't synchronise with the default stream.
-    pub(crate) fn create_stream(&self) -> Result<OwnedStream> {
+    pub(crate) fn stream_create(&self) -> Result<OwnedStream> {
         let suffix = "StreamCreateWithFlags";
         let create = self
             .common
@@ -692,7 +712,7 @@ impl Driver {
     }
 
     /// Destroys a stream of ours.
-    pub(crate) fn destroy_stream(&self, stream: OwnedStream) -> Result<()> {
+    pub(crate) fn stream_destroy(&self, stream: OwnedStream) -> Result<()> {
         let suffix = "StreamDestroy";
         let destroy = self
             .common
@@ -704,7 +724,7 @@ impl Driver {
     }
 
     /// Whether all work of a stream is done.
-    pub(crate) fn query_stream(&self, stream: RawStream) -> Result<bool> {
+    pub(crate) fn stream_query(&self, stream: RawStream) -> Result<bool> {
         let suffix = "StreamQuery";
         let query = self.common.stream_query.ok_or_else(|| self.lacks(suffix))?;
         // SAFETY: a live stream, which its type promises.
@@ -713,7 +733,7 @@ impl Driver {
     }
 
     /// Waits until all work of a stream is done.
-    pub(crate) fn synchronize_stream(&self, stream: RawStream) -> Result<()> {
+    pub(crate) fn stream_synchronize(&self, stream: RawStream) -> Result<()> {
         let suffix = "StreamSynchronize";
         let synchronize = self
             .common
@@ -725,7 +745,7 @@ impl Driver {
     }
 
     /// Makes later work of a stream wait for an event.
-    pub(crate) fn wait_event(&self, stream: RawStream, event: RawEvent) -> Result<()> {
+    pub(crate) fn stream_wait_event(&self, stream: RawStream, event: RawEvent) -> Result<()> {
         let suffix = "StreamWaitEvent";
         let wait = self
             .common
@@ -754,7 +774,7 @@ impl Driver {
     }
 
     /// An event, with or without time.
-    pub(crate) fn create_event(&self, timing: bool) -> Result<OwnedEvent> {
+    pub(crate) fn event_create(&self, timing: bool) -> Result<OwnedEvent> {
         let suffix = "EventCreateWithFlags";
         let create = self.common.event_create.ok_or_else(|| self.lacks(suffix))?;
         let flags = if timing {
@@ -770,7 +790,7 @@ impl Driver {
     }
 
     /// Destroys an event of ours.
-    pub(crate) fn destroy_event(&self, event: OwnedEvent) -> Result<()> {
+    pub(crate) fn event_destroy(&self, event: OwnedEvent) -> Result<()> {
         let suffix = "EventDestroy";
         let destroy = self
             .common
@@ -782,7 +802,7 @@ impl Driver {
     }
 
     /// Puts an event behind the work that a stream has now.
-    pub(crate) fn record_event(&self, event: RawEvent, stream: RawStream) -> Result<()> {
+    pub(crate) fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
         let suffix = "EventRecord";
         let record = self.common.event_record.ok_or_else(|| self.lacks(suffix))?;
         // SAFETY: a live event and a live stream, which their types promise.
@@ -791,7 +811,7 @@ impl Driver {
     }
 
     /// Whether an event has happened.
-    pub(crate) fn query_event(&self, event: RawEvent) -> Result<bool> {
+    pub(crate) fn event_query(&self, event: RawEvent) -> Result<bool> {
         let suffix = "EventQuery";
         let query = self.common.event_query.ok_or_else(|| self.lacks(suffix))?;
         // SAFETY: a live event, which its type promises.
@@ -800,7 +820,7 @@ impl Driver {
     }
 
     /// Waits until an event has happened.
-    pub(crate) fn synchronize_event(&self, event: RawEvent) -> Result<()> {
+    pub(crate) fn event_synchronize(&self, event: RawEvent) -> Result<()> {
         let suffix = "EventSynchronize";
         let synchronize = self
             .common
@@ -812,7 +832,7 @@ impl Driver {
     }
 
     /// Milliseconds between two events with time that have happened.
-    pub(crate) fn elapsed_ms(&self, start: RawEvent, end: RawEvent) -> Result<f32> {
+    pub(crate) fn event_elapsed_ms(&self, start: RawEvent, end: RawEvent) -> Result<f32> {
         let suffix = "EventElapsedTime";
         let elapsed = self
             .common
@@ -915,6 +935,26 @@ impl Driver {
             unsafe { copy(to, from, bytes, stream.raw()) }
         };
         self.check(suffix, code)
+    }
+
+    /// Copies from a device to the host and waits, on a stream of its own, so that no stream of the
+    /// program's is waited for or disturbed.
+    ///
+    /// # Safety
+    ///
+    /// Both ranges are valid, and nothing writes what is read meanwhile.
+    pub(crate) unsafe fn copy_to_host(
+        &self,
+        to: *mut c_void,
+        from: *const c_void,
+        bytes: usize,
+    ) -> Result<()> {
+        let stream = self.stream_create()?;
+        let kind = CopyKind::DeviceToHost;
+        // SAFETY: what this function asks of its caller; the copy is waited for below.
+        let copied = unsafe { self.memcpy_async(to, from, bytes, kind, stream.handle()) }
+            .and_then(|()| self.stream_synchronize(stream.handle()));
+        copied.and(self.stream_destroy(stream))
     }
 
     /// Fills memory with a byte on a stream.

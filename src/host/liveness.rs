@@ -58,18 +58,35 @@ impl Liveness {
         let mut seen = Seen::default();
         seen.watches.resize_with(n, || None);
         seen.gone.resize_with(n, || None);
-        Liveness { channel, abort, processes, limit, seen: RefCell::new(seen) }
+        Liveness {
+            channel,
+            abort,
+            processes,
+            limit,
+            seen: RefCell::new(seen),
+        }
     }
 
     /// The policy of the waits of one operation.
     pub(crate) fn of<'a>(&'a self, what: &'a dyn Fn() -> String) -> OperationWait<'a> {
-        let times = Times { started: None, channel: None, processes: None, news: FIRST_NEWS };
-        OperationWait { liveness: self, what, times: RefCell::new(times) }
+        let times = Times {
+            started: None,
+            channel: None,
+            processes: None,
+            news: FIRST_NEWS,
+        };
+        OperationWait {
+            liveness: self,
+            what,
+            times: RefCell::new(times),
+        }
     }
 
     fn look_at_channel(&self) -> Result<()> {
         // Somebody else is on the channel: it looks for us.
-        let Ok(mut channel) = self.channel.try_lock() else { return Ok(()) };
+        let Ok(mut channel) = self.channel.try_lock() else {
+            return Ok(());
+        };
         channel.look()
     }
 
@@ -77,7 +94,9 @@ impl Liveness {
         let seen = &mut *self.seen.borrow_mut();
         for rank in waiting_for {
             let index = *rank as usize;
-            let Some(process) = self.processes.get(index) else { continue };
+            let Some(process) = self.processes.get(index) else {
+                continue;
+            };
             if seen.gone[index].is_none() {
                 let (peer, who) = {
                     let channel = lock(&self.channel);
@@ -148,7 +167,10 @@ impl WaitPolicy for OperationWait<'_> {
         if due(&mut times.processes, now, PROCESSES_EVERY)
             && let Some(how) = liveness.gone(&waiting_for())
         {
-            return Err(Error::new(Code::RemoteError, format!("{how} during {}", what())));
+            return Err(Error::new(
+                Code::RemoteError,
+                format!("{how} during {}", what()),
+            ));
         }
         let waited = now.duration_since(started);
         if liveness.limit.is_some_and(|limit| waited >= limit) {

@@ -6,7 +6,7 @@ use super::op::{HostOp, VectorCounts};
 use super::shm::ShmEngine;
 use super::stage;
 use super::stream;
-use crate::device::{CopyKind, Driver, RawStream};
+use crate::device::{Driver, stream_of};
 use crate::error::{Code, Error, Result};
 use crate::ops::{Call, Target};
 use crate::sys::turnstile::{Entered, Turn, Turnstile};
@@ -74,6 +74,10 @@ pub(crate) struct Batch {
     pub texts: Vec<Call>,
 }
 
+// SAFETY: the pointers inside belong to the caller, who promised to leave the buffers alone until
+// the operations are complete; `HostOp` says the same of itself.
+unsafe impl Send for Batch {}
+
 /// What an operation needs, checked and copied: the caller may forget its arrays afterwards.
 ///
 /// # Safety
@@ -128,7 +132,15 @@ pub(crate) unsafe fn run(target: &'static Target, call: &Call) -> Result<()> {
         return unsafe { run_one(runner, &op, call) };
     }
     // SAFETY: as above.
-    unsafe { submit(target, Batch { ops: vec![op], texts: vec![*call] }) }
+    unsafe {
+        submit(
+            target,
+            Batch {
+                ops: vec![op],
+                texts: vec![*call],
+            },
+        )
+    }
 }
 
 fn open<'a>(entered: &'a Entered<'_, Option<Box<Runner>>>) -> Result<&'a Runner> {
@@ -149,7 +161,13 @@ unsafe fn run_batch(runner: &Runner, batch: &Batch) -> Result<()> {
         // SAFETY: the caller's promise about the buffers.
         return unsafe { run_one(runner, &batch.ops[0], &call) };
     }
-    let text = || format!("a group of {} operations on {}", batch.ops.len(), runner.label);
+    let text = || {
+        format!(
+            "a group of {} operations on {}",
+            batch.ops.len(),
+            runner.label
+        )
+    };
     let wait = runner.liveness.of(&text);
     // SAFETY: as above.
     unsafe { runner.engine.run_group(&batch.ops, &wait) }
@@ -168,8 +186,7 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
     };
     match target.host.driver() {
         Some(driver) => {
-            // SAFETY: the caller passed them as streams of this machine's driver.
-            let raw = |stream: &*mut c_void| unsafe { RawStream::from_raw(*stream) };
+            let raw = |stream: &*mut c_void| stream_of(*stream);
             for stream in &streams {
                 if driver.is_capturing(raw(stream))? {
                     return Err(Error::not_supported(
@@ -181,14 +198,17 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
             // The work is ordered after the streams by waiting for them, and before what follows
             // because it is done when the call returns.
             for stream in &streams {
-                driver.synchronize_stream(raw(stream))?;
+                driver.stream_synchronize(raw(stream))?;
             }
             let runner = target.host.runner.lock();
             let runner = open(&runner)?;
             let on = raw(&streams[0]);
             let (staged, back) =
                 stage::to_host(driver, &batch.ops, target.rank(), target.nranks(), on)?;
-            let batch = Batch { ops: staged, texts: batch.texts };
+            let batch = Batch {
+                ops: staged,
+                texts: batch.texts,
+            };
             // SAFETY: the staged operations point to our own host buffers or the caller's.
             unsafe { run_batch(runner, &batch)? };
             back.copy(driver, on)
@@ -198,7 +218,11 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
                 stream::check(*stream)?;
             }
             let turn = target.host.runner.draw();
-            let work = Submitted { target, turn: Some(turn), batch };
+            let work = Submitted {
+                target,
+                turn: Some(turn),
+                batch,
+            };
             let carrier = streams.last().copied().unwrap_or(std::ptr::null_mut());
             // Several streams in one group: the carrier waits for what the others hold, and they
             // for the group.
@@ -229,13 +253,11 @@ struct Submitted {
     batch: Batch,
 }
 
-// SAFETY: the pointers inside belong to the caller, who promised to leave the buffers alone until
-// the stream has passed the operation; `HostOp` says the same of itself.
-unsafe impl Send for Submitted {}
-
 impl Submitted {
     fn run(mut self) -> Result<()> {
-        let Some(turn) = self.turn.take() else { return Ok(()) };
+        let Some(turn) = self.turn.take() else {
+            return Ok(());
+        };
         let entered = self.target.host.runner.enter(turn);
         let runner = open(&entered)?;
         // SAFETY: the promise of the caller of `submit`.
@@ -266,11 +288,7 @@ pub(crate) unsafe fn read_scalar(
     match (on_device, driver) {
         (true, Some(driver)) => {
             // SAFETY: the caller's promise; the array has room for the largest element.
-            unsafe {
-                let kind = CopyKind::DeviceToHost;
-                driver.memcpy_async(to.cast(), scalar, dtype.size(), kind, RawStream::NULL)?;
-            }
-            driver.synchronize_stream(RawStream::NULL)?;
+            unsafe { driver.copy_to_host(to.cast(), scalar, dtype.size())? };
         }
         (true, None) => {
             return Err(Error::new(

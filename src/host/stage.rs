@@ -18,7 +18,10 @@ struct Staging {
 
 impl Staging {
     fn new(driver: &'static Driver, bytes: usize) -> Result<Staging> {
-        Ok(Staging { driver, memory: driver.malloc_host(bytes)? })
+        Ok(Staging {
+            driver,
+            memory: driver.malloc_host(bytes)?,
+        })
     }
 }
 
@@ -48,8 +51,11 @@ impl CopyBack {
                 driver.memcpy_async(*to, *from, *bytes, CopyKind::HostToDevice, stream)?;
             }
         }
-        let waited =
-            if self.copies.is_empty() { Ok(()) } else { driver.synchronize_stream(stream) };
+        let waited = if self.copies.is_empty() {
+            Ok(())
+        } else {
+            driver.stream_synchronize(stream)
+        };
         drop(self.staging);
         waited
     }
@@ -76,22 +82,35 @@ fn ranges(op: &HostOp, rank: u32, nranks: u32) -> (Vec<Range>, Vec<Range>) {
         OpKind::AllToAllv => {
             let side = |counts: &[usize], displs: &[usize]| {
                 let ranges = counts.iter().zip(displs);
-                ranges.map(|(c, d)| d * size..(d + c) * size).filter(|r| !r.is_empty()).collect()
+                ranges
+                    .map(|(c, d)| d * size..(d + c) * size)
+                    .filter(|r| !r.is_empty())
+                    .collect()
             };
             return match &op.vector {
-                Some(v) => {
-                    (side(&v.send_counts, &v.send_displs), side(&v.recv_counts, &v.recv_displs))
-                }
+                Some(v) => (
+                    side(&v.send_counts, &v.send_displs),
+                    side(&v.recv_counts, &v.recv_displs),
+                ),
                 None => (Vec::new(), Vec::new()),
             };
         }
     };
-    let whole = |blocks: usize| if blocks * block > 0 { vec![0..blocks * block] } else { Vec::new() };
+    let whole = |blocks: usize| {
+        if blocks * block > 0 {
+            vec![0..blocks * block]
+        } else {
+            Vec::new()
+        }
+    };
     (whole(read), whole(written))
 }
 
 fn on_device(driver: &'static Driver, pointer: *const c_void) -> Result<bool> {
-    Ok(matches!(driver.pointer_owner(pointer)?, PointerOwner::Device(_)))
+    Ok(matches!(
+        driver.pointer_owner(pointer)?,
+        PointerOwner::Device(_)
+    ))
 }
 
 /// The operations with every device buffer replaced by a host buffer of ours, and what has to be
@@ -103,7 +122,10 @@ pub(crate) fn to_host(
     nranks: u32,
     stream: RawStream,
 ) -> Result<(Vec<HostOp>, CopyBack)> {
-    let mut back = CopyBack { copies: Vec::new(), staging: Vec::new() };
+    let mut back = CopyBack {
+        copies: Vec::new(),
+        staging: Vec::new(),
+    };
     let mut staged = Vec::with_capacity(ops.len());
     let mut copied = false;
     for op in ops {
@@ -145,7 +167,7 @@ pub(crate) fn to_host(
         staged.push(op);
     }
     if copied {
-        driver.synchronize_stream(stream)?;
+        driver.stream_synchronize(stream)?;
     }
     Ok((staged, back))
 }

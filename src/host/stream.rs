@@ -60,7 +60,10 @@ impl Event {
     fn wait_for(&self, point: u64) {
         let mut state = lock(&self.state);
         while state.reached < point {
-            state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
         }
     }
 }
@@ -126,7 +129,9 @@ pub(crate) fn create() -> Result<*mut c_void> {
         .map_err(|e| Error::system("no thread for a host stream", e))?;
     let mut registry = lock(registry());
     let handle = registry.next();
-    registry.streams.insert(handle, Arc::new(Stream { tasks, progress }));
+    registry
+        .streams
+        .insert(handle, Arc::new(Stream { tasks, progress }));
     Ok(handle as *mut c_void)
 }
 
@@ -144,12 +149,19 @@ pub(crate) fn enqueue(handle: *mut c_void, task: Task) -> Result<()> {
     }
     let stream = stream(handle)?;
     lock(&stream.progress.0).submitted += 1;
-    stream.tasks.send(task).map_err(|_| Error::internal("the thread of a host stream has ended"))
+    stream
+        .tasks
+        .send(task)
+        .map_err(|_| Error::internal("the thread of a host stream has ended"))
 }
 
 /// Whether the handle is a stream, or NULL.
 pub(crate) fn check(handle: *mut c_void) -> Result<()> {
-    if handle.is_null() { Ok(()) } else { stream(handle).map(drop) }
+    if handle.is_null() {
+        Ok(())
+    } else {
+        stream(handle).map(drop)
+    }
 }
 
 /// Whether everything on the stream is done; the first error of its tasks.
@@ -174,8 +186,11 @@ pub(crate) fn synchronize(handle: *mut c_void) -> Result<()> {
     let mut progress = lock(&stream.progress.0);
     let target = progress.submitted;
     while progress.done < target {
-        progress =
-            stream.progress.1.wait(progress).unwrap_or_else(std::sync::PoisonError::into_inner);
+        progress = stream
+            .progress
+            .1
+            .wait(progress)
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
     }
     progress.error.take().map_or(Ok(()), Err)
 }
@@ -198,7 +213,13 @@ pub(crate) fn wait_event(handle: *mut c_void, of: *mut c_void) -> Result<()> {
 pub(crate) fn event_create(timing: bool) -> Result<*mut c_void> {
     let mut registry = lock(registry());
     let handle = registry.next();
-    registry.events.insert(handle, Arc::new(Event { timing, ..Event::default() }));
+    registry.events.insert(
+        handle,
+        Arc::new(Event {
+            timing,
+            ..Event::default()
+        }),
+    );
     Ok(handle as *mut c_void)
 }
 
@@ -242,16 +263,21 @@ pub(crate) fn event_synchronize(handle: *mut c_void) -> Result<()> {
 pub(crate) fn event_elapsed(start: *mut c_void, end: *mut c_void) -> Result<f32> {
     let (start, end) = (event(start)?, event(end)?);
     if !start.timing || !end.timing {
-        return Err(Error::invalid_argument("one of the events was made without timing"));
+        return Err(Error::invalid_argument(
+            "one of the events was made without timing",
+        ));
     }
     let at = |event: &Event| {
         let state = lock(&event.state);
         match state.at.filter(|_| state.reached >= state.recorded) {
             Some(at) => Ok(at),
-            None if state.recorded == 0 => {
-                Err(Error::invalid_argument("one of the events was never recorded"))
-            }
-            None => Err(Error::new(Code::InProgress, "one of the events is not reached yet")),
+            None if state.recorded == 0 => Err(Error::invalid_argument(
+                "one of the events was never recorded",
+            )),
+            None => Err(Error::new(
+                Code::InProgress,
+                "one of the events is not reached yet",
+            )),
         }
     };
     let (start, end) = (at(&start)?, at(&end)?);

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use super::elf::Dynamic;
 use super::report::Source;
 use crate::config::{self, OverrideOf};
 use crate::vendor::{self, Named, Root, Vendor};
@@ -165,24 +166,26 @@ pub(crate) fn candidates(env: &Env, facts: &Facts, spec: &Spec) -> Vec<Candidate
 }
 
 /// The candidates for a library whose name a drop-in of ours has taken, so that only paths can
-/// reach the vendor's (rule 17). `needs` gives, for a mapped object, the sonames that it needs and
-/// the search path recorded in it; `cached` gives the loader cache's paths for a soname.
+/// reach the vendor's (rule 17). `dynamic` reads the dynamic section
+/// of a mapped object; `cached` gives the loader cache's paths for a soname.
 pub(crate) fn candidates_by_path(
     env: &Env,
     facts: &Facts,
     spec: &Spec,
-    needs: &dyn Fn(&Path) -> (Vec<String>, Vec<PathBuf>),
+    dynamic: &dyn Fn(&Path) -> Dynamic,
     cached: &dyn Fn(&str) -> Vec<PathBuf>,
 ) -> Vec<Candidate> {
     let mut list = Vec::new();
     for object in &facts.mapped {
-        let (needed, folders) = needs(object);
+        let Dynamic {
+            needed, runpath, ..
+        } = dynamic(object);
         for soname in spec
             .sonames
             .iter()
             .filter(|s| needed.iter().any(|n| n == *s))
         {
-            for folder in &folders {
+            for folder in &runpath {
                 let why = format!("search path of {}, which needs it", object.display());
                 list.push(Candidate::file(Source::Runpath, folder.join(soname), why));
             }
@@ -426,4 +429,278 @@ pub(crate) fn detect(facts: &Facts) -> Vec<(&'static Vendor, Evidence)> {
         }
     }
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Code;
+
+    const SPEC: Spec = Spec {
+        key: "nvidia",
+        of: OverrideOf::Library,
+        sonames: &["libnccl.so.2", "libnccl.so"],
+        wheels: &["nvidia/nccl/lib"],
+        roots: &[Root::Env("CUDA_HOME", "lib64"), Root::Folder("/roots/lib")],
+    };
+
+    fn facts(mapped: &[&str]) -> Facts {
+        Facts {
+            mapped: mapped.iter().map(PathBuf::from).collect(),
+            nodes: Vec::new(),
+        }
+    }
+
+    fn shown(list: &[Candidate]) -> Vec<String> {
+        list.iter()
+            .map(|c| {
+                let target = match &c.target {
+                    Target::Name(name) => name.clone(),
+                    Target::File(path) => path.display().to_string(),
+                };
+                format!("{} {target}", c.source.name())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn rule_1_spaces_case_and_blank() {
+        for text in [" NVIDIA ", "nvidia", "Cuda\t", "cuda"] {
+            assert!(
+                matches!(choose(Some(text)), Ok(Choice::Vendor(v)) if v.key == "nvidia"),
+                "{text:?}"
+            );
+        }
+        for text in [None, Some(""), Some("   ")] {
+            assert!(matches!(choose(text), Ok(Choice::Detect)), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn rule_2_every_name_of_the_page() {
+        let page = include_str!("../../docs/discovery.md");
+        for (key, aliases) in vendor::all_names() {
+            let row = page.lines().find(|line| {
+                line.trim_start().starts_with("| ")
+                    && line
+                        .split('|')
+                        .nth(1)
+                        .is_some_and(|cell| cell.split(',').any(|name| name.trim() == key))
+            });
+            let row = row.unwrap_or_else(|| panic!("docs/discovery.md lacks {key}"));
+            for alias in aliases {
+                assert!(row.contains(alias), "docs/discovery.md lacks {alias}");
+            }
+            let state = match vendor::by_name(key) {
+                Some(Named::Row(_)) => "driven",
+                Some(Named::NotBuilt(_)) => "known",
+                Some(Named::NoCollectives(_)) => "host tier",
+                None => panic!("{key}"),
+            };
+            assert!(row.contains(state), "docs/discovery.md: {key} is {state}");
+        }
+    }
+
+    #[test]
+    fn rule_3_known_but_not_driven() {
+        let error = choose(Some("MUSA")).unwrap_err();
+        assert_eq!(error.code(), Code::NotSupported);
+        assert!(
+            error.text().contains("mthreads") && error.text().contains("MUSA"),
+            "{error}"
+        );
+        for key in ["arm", "spacemit", "aipu", "bpu"] {
+            assert!(matches!(choose(Some(key)), Ok(Choice::Host(k)) if k == key));
+        }
+    }
+
+    #[test]
+    fn rule_4_unknown() {
+        let error = choose(Some("nvidai")).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        for word in [
+            "nvidai", "nvidia", "cuda", "mthreads", "musa", "ascend", "npu",
+        ] {
+            assert!(error.text().contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn rule_5_order_of_evidence() {
+        let mut facts = facts(&["/lib/libc.so.6"]);
+        assert_eq!(detect(&facts)[0].1, Evidence::Soname);
+        facts.nodes.push(PathBuf::from("/dev/nvidiactl"));
+        assert_eq!(
+            detect(&facts)[0].1,
+            Evidence::Node(PathBuf::from("/dev/nvidiactl"))
+        );
+        for driver in [
+            "/x/libcuda.so.1",
+            "/x/libcudart.so.12",
+            "/x/libcudart-d0da41ae.so.11.0",
+            "/x/libcuda.so.1.550",
+        ] {
+            facts.mapped = vec![PathBuf::from(driver)];
+            assert_eq!(detect(&facts)[0].1, Evidence::Mapped(PathBuf::from(driver)));
+        }
+        facts.mapped = vec![
+            PathBuf::from("/x/libcudadevrt.so"),
+            PathBuf::from("/x/libcuda-x.so"),
+        ];
+        assert!(matches!(detect(&facts)[0].1, Evidence::Node(_)));
+    }
+
+    #[test]
+    fn rule_10_override_alone_and_verbatim() {
+        let env = Env::of(&[
+            ("FLAGOSCOMM_NVIDIA_LIBRARY", "./my nccl"),
+            ("CUDA_HOME", "/c"),
+        ]);
+        let list = candidates(&env, &facts(&["/x/libnccl.so.2"]), &SPEC);
+        assert_eq!(shown(&list), ["override ./my nccl"]);
+        assert!(list[0].why.contains("FLAGOSCOMM_NVIDIA_LIBRARY"));
+        let env = Env::of(&[("FLAGOSCOMM_NVIDIA_LIBRARY", "libother.so.2")]);
+        let list = candidates(&env, &facts(&[]), &SPEC);
+        assert_eq!(list[0].target, Target::Name("libother.so.2".to_string()));
+        // The driver's variable is not the library's.
+        let env = Env::of(&[("FLAGOSCOMM_NVIDIA_DRIVER", "/d")]);
+        assert!(candidates(&env, &facts(&[]), &SPEC).len() > 1);
+    }
+
+    #[test]
+    fn rules_11_to_15_order() {
+        let env = Env::of(&[("CUDA_HOME", "/c")]);
+        let list = candidates(&env, &facts(&["/w/libnccl-0a1b2c3d.so.2"]), &SPEC);
+        assert_eq!(
+            shown(&list),
+            [
+                "already-loaded libnccl.so.2",
+                "already-loaded libnccl.so",
+                "mapped /w/libnccl-0a1b2c3d.so.2",
+                "soname libnccl.so.2",
+                "soname libnccl.so",
+                "root /c/lib64/libnccl.so.2",
+                "root /c/lib64/libnccl.so",
+                "root /roots/lib/libnccl.so.2",
+                "root /roots/lib/libnccl.so",
+            ]
+        );
+    }
+
+    #[test]
+    fn rule_12_names_of_copies() {
+        for (file, copy) in [
+            ("libnccl.so.2", true),
+            ("libnccl.so.2.18.3", true),
+            ("libnccl-0a1b2c3d.so.2", true),
+            ("libnccl.so", true),
+            ("libnccl-net.so", false),
+            ("libnccl-0a1b2c3d.so.3", false),
+            ("libnccl.so.20", false),
+            ("libncclx.so.2", false),
+            ("libnccl-profiler.so.2", false),
+        ] {
+            let one = facts(&[&format!("/x/{file}")]);
+            let found = !mapped_copies(&one, &["libnccl.so.2"]).is_empty();
+            let exact = file == "libnccl.so";
+            assert_eq!(found, copy && !exact, "{file}");
+        }
+        assert_eq!(
+            mapped_copies(&facts(&["/x/libnccl.so"]), &["libnccl.so"]).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn rule_14_wheels() {
+        let env = Env::of(&[("VIRTUAL_ENV", "/venv"), ("CONDA_PREFIX", "/conda")]);
+        let facts = facts(&[
+            "/usr/lib/python3.11/lib-dynload/_ctypes.so",
+            "/opt/site-packages/torch/lib/libtorch.so",
+            "/opt/site-packages/other/x.so",
+        ]);
+        let list = candidates(&env, &facts, &SPEC);
+        let wheels: Vec<String> = shown(&list)
+            .into_iter()
+            .filter(|line| line.starts_with("wheel"))
+            .collect();
+        assert_eq!(
+            wheels,
+            [
+                "wheel /venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2",
+                "wheel /venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so",
+                "wheel /conda/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2",
+                "wheel /conda/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so",
+                "wheel /usr/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2",
+                "wheel /usr/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so",
+                "wheel /opt/site-packages/nvidia/nccl/lib/libnccl.so.2",
+                "wheel /opt/site-packages/nvidia/nccl/lib/libnccl.so",
+            ]
+        );
+    }
+
+    #[test]
+    fn rule_15_the_page_lists_the_rows() {
+        let page = include_str!("../../docs/discovery.md");
+        for vendor in vendor::VENDORS {
+            for name in vendor
+                .sonames
+                .iter()
+                .chain(vendor.wheels)
+                .chain(vendor.driver.wheels)
+            {
+                assert!(page.contains(name), "docs/discovery.md lacks {name}");
+            }
+            for root in vendor.roots.iter().chain(vendor.driver.roots) {
+                match root {
+                    Root::Env(name, below) => {
+                        assert!(
+                            page.contains(&format!("`{name}`/{below}")),
+                            "{name}/{below}"
+                        );
+                    }
+                    Root::Folder(folder) if folder.contains("linux-gnu") => {}
+                    Root::Folder(folder) => assert!(page.contains(folder), "{folder}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rule_17_by_path() {
+        let env = Env::of(&[("LD_LIBRARY_PATH", "/l1::/l2"), ("CUDA_HOME", "/c")]);
+        let facts = facts(&["/t/libtorch.so", "/t/libother.so"]);
+        let dynamic = |path: &Path| {
+            let (needed, runpath) = match path.ends_with("libtorch.so") {
+                true => ("libnccl.so.2", "/t/../nccl"),
+                false => ("libc.so.6", "/never"),
+            };
+            let (needed, runpath) = (vec![needed.to_string()], vec![PathBuf::from(runpath)]);
+            Dynamic {
+                soname: None,
+                needed,
+                runpath,
+            }
+        };
+        let cached = |soname: &str| match soname {
+            "libnccl.so.2" => vec![PathBuf::from("/cache/libnccl.so.2")],
+            _ => Vec::new(),
+        };
+        let list = candidates_by_path(&env, &facts, &SPEC, &dynamic, &cached);
+        assert_eq!(
+            shown(&list),
+            [
+                "runpath /t/../nccl/libnccl.so.2",
+                "ld-library-path /l1/libnccl.so.2",
+                "ld-library-path /l1/libnccl.so",
+                "ld-library-path /l2/libnccl.so.2",
+                "ld-library-path /l2/libnccl.so",
+                "ld-so-cache /cache/libnccl.so.2",
+                "root /c/lib64/libnccl.so.2",
+                "root /c/lib64/libnccl.so",
+                "root /roots/lib/libnccl.so.2",
+                "root /roots/lib/libnccl.so",
+            ]
+        );
+    }
 }

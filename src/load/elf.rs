@@ -321,8 +321,22 @@ fn parse_cache(cache: &[u8], soname: &str) -> Option<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
+    /// A folder of this thread, so that tests don't remove each other's.
+    fn folder() -> PathBuf {
+        let name = format!(
+            "flagoscomm-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        );
+        std::env::temp_dir().join(name)
+    }
+
+    fn clean() {
+        std::fs::remove_dir_all(folder()).unwrap();
+    }
+
     fn temp(name: &str, bytes: &[u8]) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("flagoscomm-elf-{}", std::process::id()));
+        let dir = folder();
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join(name);
         std::fs::write(&path, bytes).unwrap();
@@ -351,7 +365,7 @@ mod tests {
         assert!(words(&temp("junk", &[0, 1, 2, 3, 4])).contains("no ELF header"));
         let own = own();
         assert!(words(&temp("short", &own[..40])).contains("truncated"));
-        assert!(words(&temp("half", &own[..own.len() / 8])).contains("truncated"));
+        assert!(words(&temp("half", &own[..8192])).contains("truncated"));
         let mut other = own[..4096].to_vec();
         other[4] = 1;
         assert!(words(&temp("class", &other)).contains("32-bit"));
@@ -362,7 +376,8 @@ mod tests {
             text.contains("AArch64") && text.contains("x86-64"),
             "{text}"
         );
-        assert_eq!(check(&temp("whole", &own)), Ok(()));
+        assert_eq!(check(&std::env::current_exe().unwrap()), Ok(()));
+        clean();
     }
 
     #[test]
@@ -387,6 +402,7 @@ mod tests {
             let _ = dynamic(&path);
             let _ = cached(&bytes, "libc.so.6");
         }
+        clean();
     }
 
     #[test]

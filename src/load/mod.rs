@@ -6,8 +6,11 @@ pub(crate) mod open;
 pub(crate) mod report;
 pub(crate) mod symbols;
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::{self, OverrideOf};
@@ -69,11 +72,6 @@ pub(crate) fn process_vendor() -> Result<&'static ProcessVendor> {
     decision.result.as_ref().map_err(Error::clone)
 }
 
-/// The driver of this process, if the machine has one that works.
-pub(crate) fn process_driver() -> Result<Option<&'static Driver>> {
-    Ok(process_vendor()?.driver())
-}
-
 fn shown(value: Option<&OsString>) -> String {
     value.map_or_else(
         || "unset".to_string(),
@@ -97,6 +95,23 @@ pub(crate) fn process_library() -> Result<&'static Library> {
         (result, sections)
     });
     result.as_ref().map_err(Error::clone)
+}
+
+/// The driver of this process; `None` if there is none.
+pub(crate) fn process_driver() -> Result<Option<&'static Driver>> {
+    Ok(process_vendor()?.driver())
+}
+
+/// The driver, if the vendor was chosen already and has one.
+pub(crate) fn chosen_driver() -> Option<&'static Driver> {
+    DECISION.get()?.result.as_ref().ok()?.driver()
+}
+
+/// Whether the vendor was chosen already and there is no driver.
+pub(crate) fn no_driver() -> bool {
+    DECISION
+        .get()
+        .is_some_and(|d| d.result.as_ref().is_ok_and(|v| v.driver.is_err()))
 }
 
 /// Everything that was tried so far. Opens nothing.
@@ -234,11 +249,6 @@ fn facts() -> Facts {
     }
 }
 
-fn needs(object: &Path) -> (Vec<String>, Vec<PathBuf>) {
-    let dynamic = elf::dynamic(object);
-    (dynamic.needed, dynamic.runpath)
-}
-
 fn search<T>(
     env: &Env,
     facts: &Facts,
@@ -251,7 +261,7 @@ fn search<T>(
     let by_path = || {
         let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
         let cached = |soname: &str| elf::cached(&cache, soname);
-        discover::candidates_by_path(env, facts, spec, &needs, &cached)
+        discover::candidates_by_path(env, facts, spec, &elf::dynamic, &cached)
     };
     let mode = config::get().dlopen;
     let search = Search {

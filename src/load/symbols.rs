@@ -1,4 +1,5 @@
 //! Finds functions in an open library and proves that they are that library's.
+#![forbid(unsafe_code)]
 
 use std::ffi::{CString, c_void};
 use std::path::Path;

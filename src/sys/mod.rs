@@ -1,5 +1,6 @@
 //! The few system calls that the standard library does not wrap.
 
+pub(crate) mod callback;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod memory;

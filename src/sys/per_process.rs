@@ -14,7 +14,7 @@ pub(crate) struct PerProcess<T: 'static> {
 }
 
 struct Slot<T> {
-    pid: u32,
+    generation: u32,
     value: OnceLock<T>,
 }
 
@@ -41,7 +41,7 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         // SAFETY: the pointer is null or was made by `own_slot` from a leaked box, which is never
         // freed; the Acquire load pairs with the Release of the exchange that published it.
         let slot = unsafe { slot.as_ref() }?;
-        (slot.pid == std::process::id()).then_some(slot)
+        (slot.generation == super::fork::generation()).then_some(slot)
     }
 
     fn own_slot(&'static self) -> &'static Slot<T> {
@@ -51,7 +51,7 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
             }
             let old = self.slot.load(Ordering::Acquire);
             let fresh: &'static mut Slot<T> = Box::leak(Box::new(Slot {
-                pid: std::process::id(),
+                generation: super::fork::generation(),
                 value: OnceLock::new(),
             }));
             // A loser leaks a few bytes, once, when threads race for the first use.

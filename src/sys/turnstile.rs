@@ -44,7 +44,10 @@ impl<T> Turnstile<T> {
         loop {
             let now = self.serving.load(Ordering::Acquire);
             if now == turn.0 {
-                return Entered { turnstile: self, turn: turn.0 };
+                return Entered {
+                    turnstile: self,
+                    turn: turn.0,
+                };
             }
             tries += 1;
             if tries < 64 {
@@ -55,7 +58,10 @@ impl<T> Turnstile<T> {
                 self.sleepers.fetch_add(1, Ordering::SeqCst);
                 // SAFETY: the futex word lives as long as `self`; the timeout bounds a lost wake.
                 unsafe {
-                    let limit = libc::timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+                    let limit = libc::timespec {
+                        tv_sec: 0,
+                        tv_nsec: 2_000_000,
+                    };
                     libc::syscall(
                         libc::SYS_futex,
                         self.serving.as_ptr(),
@@ -104,7 +110,9 @@ impl<T> DerefMut for Entered<'_, T> {
 
 impl<T> Drop for Entered<'_, T> {
     fn drop(&mut self) {
-        self.turnstile.serving.store(self.turn.wrapping_add(1), Ordering::Release);
+        self.turnstile
+            .serving
+            .store(self.turn.wrapping_add(1), Ordering::Release);
         if self.turnstile.sleepers.load(Ordering::SeqCst) != 0 {
             // SAFETY: the futex word lives as long as the turnstile.
             unsafe {

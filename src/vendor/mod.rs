@@ -11,8 +11,8 @@ mod version;
 pub(crate) use port::NativePort;
 pub(crate) use version::Version;
 
-use crate::Code;
-use crate::device::DriverRow;
+use crate::device::{Driver, DriverRow};
+use crate::{Code, Error, Result};
 
 /// A folder to search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +132,20 @@ impl Vendor {
             .map_or(Meaning::Code(Code::UnhandledCclError), |(_, meaning)| {
                 *meaning
             })
+    }
+}
+
+/// The driver that a library's communicators live on.
+pub(crate) fn driver_of(library: &nccl::Library) -> Result<&'static Driver> {
+    let chosen = crate::load::process_vendor()?;
+    match &chosen.driver {
+        Ok(driver) if chosen.vendor.is_some_and(|v| v.key == library.vendor.key) => Ok(driver),
+        Ok(driver) => Err(Error::internal(format!(
+            "{} does not drive {}'s devices",
+            driver.title(),
+            library.vendor.key
+        ))),
+        Err(error) => Err(error.clone()),
     }
 }
 
@@ -266,13 +280,16 @@ pub(crate) fn by_name(name: &str) -> Option<Named> {
         .map(|key| Named::NoCollectives(key))
 }
 
-/// Every name, with the other names in parentheses.
-pub(crate) fn names_text() -> String {
+/// Every key with its other names.
+pub(crate) fn all_names() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     let rows = VENDORS.iter().map(|v| (v.key, v.aliases));
-    let other = NOT_BUILT.iter().copied();
     let host = NO_COLLECTIVES.iter().map(|key| (*key, &[] as &[&str]));
-    rows.chain(other)
-        .chain(host)
+    rows.chain(NOT_BUILT.iter().copied()).chain(host)
+}
+
+/// Every name in one line, the other names in parentheses.
+pub(crate) fn names_text() -> String {
+    all_names()
         .map(|(key, aliases)| match aliases.is_empty() {
             true => key.to_string(),
             false => format!("{key} ({})", aliases.join(", ")),
@@ -288,16 +305,9 @@ mod tests {
 
     #[test]
     fn every_name_means_one_thing() {
-        let mut names: Vec<&str> = Vec::new();
-        for (key, aliases) in VENDORS
-            .iter()
-            .map(|v| (v.key, v.aliases))
-            .chain(NOT_BUILT.iter().copied())
-        {
-            names.push(key);
-            names.extend(aliases);
-        }
-        names.extend(NO_COLLECTIVES);
+        let names: Vec<&str> = all_names()
+            .flat_map(|(key, aliases)| std::iter::once(key).chain(aliases.iter().copied()))
+            .collect();
         for (i, name) in names.iter().enumerate() {
             assert!(!names[..i].contains(name), "{name} is there twice");
             assert_eq!(*name, name.to_lowercase());

@@ -5,8 +5,9 @@
 //! there; the others may be missing, and a call that needs a missing one says so and names the
 //! version that brings it.
 
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
-use std::mem::{ManuallyDrop, offset_of, size_of};
+use std::mem::{offset_of, size_of};
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -758,7 +759,7 @@ impl Library {
         options: &CommOptions,
     ) -> Result<(VendorComm, Progress)> {
         let id = self.id(id)?;
-        let mut slot = Slot::new(self.config(options)?);
+        let slot = Slot::new(self.config(options)?, &[]);
         let (suffix, result) = if options.is_empty() {
             // SAFETY: the result goes to a place that lives until the communicator is gone, also
             // if the library writes it later; the id is passed by value.
@@ -796,7 +797,7 @@ impl Library {
             .collect::<Result<Vec<Id128>>>()?;
         let count = c_int::try_from(ids.len())
             .map_err(|_| Error::invalid_argument("there are too many unique ids"))?;
-        let mut slot = Slot::new(self.config(options)?);
+        let slot = Slot::new(self.config(options)?, &[]);
         // SAFETY: as in `init_rank`; the ids are an array of `count` that the library copies.
         let result = unsafe {
             init(
@@ -815,16 +816,11 @@ impl Library {
         &'static self,
         suffix: &str,
         result: RawResult,
-        slot: Box<Slot>,
+        slot: Slot,
     ) -> Result<(VendorComm, Progress)> {
-        match self.progress(suffix, result, ptr::null_mut()) {
-            Ok(progress) => Ok((VendorComm::new(self, slot), progress)),
-            Err(error) => {
-                // A failed init that goes on inside may still write: a few bytes are left behind.
-                std::mem::forget(slot);
-                Err(error)
-            }
-        }
+        // A failed init that goes on inside may still write to the slot, which is left behind.
+        let progress = self.progress(suffix, result, ptr::null_mut())?;
+        Ok((VendorComm::new(self, slot), progress))
     }
 
     /// Opens a group on this thread.
@@ -925,28 +921,51 @@ fn text_at(text: *const c_char) -> Option<String> {
 }
 
 /// What a call to make a communicator reads and writes, also after it has returned: inside a group
-/// and in non-blocking mode libraries write the handle when the work is done.
-struct Slot {
+/// and in non-blocking mode libraries write the handle when the work is done. So it has a fixed
+/// place, which is reached through pointers only, and which is left behind unless the library has
+/// said that the communicator is gone.
+#[derive(Clone, Copy)]
+struct Slot(NonNull<SlotData>);
+
+struct SlotData {
     raw: AtomicPtr<c_void>,
-    config: ConfigBuffer,
-    excluded: Vec<c_int>,
+    config: UnsafeCell<ConfigBuffer>,
+    excluded: UnsafeCell<Vec<c_int>>,
 }
 
+// SAFETY: after the call that makes the communicator only the atomic handle is used, from any
+// thread.
+unsafe impl Send for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Slot {}
+
 impl Slot {
-    fn new(config: ConfigBuffer) -> Box<Slot> {
-        Box::new(Slot {
+    fn new(config: ConfigBuffer, excluded: &[c_int]) -> Slot {
+        let data = SlotData {
             raw: AtomicPtr::new(ptr::null_mut()),
-            config,
-            excluded: Vec::new(),
-        })
+            config: UnsafeCell::new(config),
+            excluded: UnsafeCell::new(excluded.to_vec()),
+        };
+        Slot(NonNull::from(Box::leak(Box::new(data))))
     }
 
-    fn out(&mut self) -> *mut CommPtr {
-        self.raw.as_ptr()
+    fn data(&self) -> &SlotData {
+        // SAFETY: made by `new`, and freed only by the drop of the one `VendorComm` that has it;
+        // what the library may write lies in an atomic and in cells.
+        unsafe { self.0.as_ref() }
     }
 
-    fn config(&mut self) -> *mut c_void {
-        (&raw mut self.config).cast()
+    fn out(&self) -> *mut CommPtr {
+        self.data().raw.as_ptr()
+    }
+
+    fn config(&self) -> *mut c_void {
+        self.data().config.get().cast()
+    }
+
+    fn excluded(&self) -> *mut c_int {
+        // SAFETY: nothing else refers to the list now: the library has not been given it yet.
+        unsafe { (*self.data().excluded.get()).as_mut_ptr() }
     }
 }
 
@@ -954,7 +973,7 @@ impl Slot {
 /// by a call is left to the end of the process.
 pub(crate) struct VendorComm {
     library: &'static Library,
-    slot: ManuallyDrop<Box<Slot>>,
+    slot: Slot,
     closed: AtomicBool,
     gone: AtomicBool,
 }
@@ -971,18 +990,18 @@ impl std::fmt::Debug for VendorComm {
 impl Drop for VendorComm {
     fn drop(&mut self) {
         if *self.gone.get_mut() {
-            // SAFETY: dropped once, here; the library has reported the communicator as gone, so
-            // nothing writes to the slot any more.
-            unsafe { ManuallyDrop::drop(&mut self.slot) };
+            // SAFETY: made by `Box::leak` in `Slot::new`, freed once, here; the library has said
+            // that the communicator is gone, so it has no pointer to the slot any more.
+            drop(unsafe { Box::from_raw(self.slot.0.as_ptr()) });
         }
     }
 }
 
 impl VendorComm {
-    fn new(library: &'static Library, slot: Box<Slot>) -> VendorComm {
+    fn new(library: &'static Library, slot: Slot) -> VendorComm {
         VendorComm {
             library,
-            slot: ManuallyDrop::new(slot),
+            slot,
             closed: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         }
@@ -996,7 +1015,7 @@ impl VendorComm {
     /// The vendor's handle; NULL before the group that makes it has ended. It is good until
     /// destroy or abort is called, which the holder of this struct has to order.
     pub(crate) fn raw(&self) -> CommPtr {
-        self.slot.raw.load(Ordering::Acquire)
+        self.slot.data().raw.load(Ordering::Acquire)
     }
 
     fn open(&self, suffix: &str) -> Result<CommPtr> {
@@ -1176,7 +1195,7 @@ impl VendorComm {
             .comm_split
             .ok_or_else(|| self.library.lacks(suffix))?;
         let raw = self.open(suffix)?;
-        let mut slot = Slot::new(self.library.config(options)?);
+        let slot = Slot::new(self.library.config(options)?, &[]);
         let config = if options.is_empty() {
             ptr::null_mut()
         } else {
@@ -1202,8 +1221,7 @@ impl VendorComm {
             .comm_shrink
             .ok_or_else(|| self.library.lacks(suffix))?;
         let raw = self.open(suffix)?;
-        let mut slot = Slot::new(self.library.config(options)?);
-        slot.excluded = excluded.to_vec();
+        let slot = Slot::new(self.library.config(options)?, excluded);
         let count = c_int::try_from(excluded.len())
             .map_err(|_| Error::invalid_argument("too many ranks are excluded"))?;
         let config = if options.is_empty() {
@@ -1211,7 +1229,7 @@ impl VendorComm {
         } else {
             slot.config()
         };
-        let list = slot.excluded.as_mut_ptr();
+        let list = slot.excluded();
         // SAFETY: as in `split`; the list of excluded ranks lives as long.
         let result = unsafe { shrink(raw, list, count, slot.out(), config, c_int::from(abort)) };
         self.library.started(suffix, result, slot)
@@ -1274,7 +1292,7 @@ impl VendorComm {
     }
 
     /// Takes a window back.
-    pub(crate) fn window_deregister(&self, window: Window) -> Result<()> {
+    pub(crate) fn window_deregister(&self, window: UserPtr) -> Result<()> {
         let suffix = "CommWindowDeregister";
         let deregister = self
             .library
@@ -1282,8 +1300,9 @@ impl VendorComm {
             .comm_window_deregister
             .ok_or_else(|| self.library.lacks(suffix))?;
         let raw = self.open(suffix)?;
-        // SAFETY: an open communicator and the handle that the library wrote, passed once.
-        let result = unsafe { deregister(raw, window.raw()) };
+        // SAFETY: an open communicator; `UserPtr` carries the promise that the handle is one that
+        // the library wrote.
+        let result = unsafe { deregister(raw, window.get()) };
         self.library.check(suffix, result, raw)
     }
 

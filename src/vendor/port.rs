@@ -2,7 +2,7 @@
 
 use super::Meaning;
 use super::nccl::Library;
-use crate::device::{Driver, Guard, RawStream};
+use crate::device::{Driver, Guard, stream_of};
 use crate::error::{Code, Error, Result};
 use crate::ops::{Call, Ops, Target};
 use crate::types::{DataType, FIRST_CUSTOM_REDOP, OpKind, RedOp};
@@ -51,8 +51,10 @@ impl NativePort {
         policy: DevicePolicy,
         device: i32,
     ) {
-        self.library.store(std::ptr::from_ref(library).cast_mut(), Ordering::Relaxed);
-        self.driver.store(std::ptr::from_ref(driver).cast_mut(), Ordering::Relaxed);
+        self.library
+            .store(std::ptr::from_ref(library).cast_mut(), Ordering::Relaxed);
+        self.driver
+            .store(std::ptr::from_ref(driver).cast_mut(), Ordering::Relaxed);
         self.policy.store(policy as u8, Ordering::Relaxed);
         self.device.store(device, Ordering::Relaxed);
         self.comm.store(comm, Ordering::Release);
@@ -175,13 +177,19 @@ unsafe fn all_reduce(
     let library = port.library();
     target.count_operation();
     let full = || call!(AllReduce, send: send, recv: recv, count: count, dtype: dtype, op: op, stream: stream);
-    if let (Some(d), Some(o), true) =
-        (mapped(&library.dtypes, dtype), mapped(&library.redops, op), plain(send, recv, count))
-    {
+    if let (Some(d), Some(o), true) = (
+        mapped(&library.dtypes, dtype),
+        mapped(&library.redops, op),
+        plain(send, recv, count),
+    ) {
         // SAFETY: the vendor's function with its ABI; the buffers are the caller's promise.
         let result =
             unsafe { (library.symbols.all_reduce)(send, recv, count, d, o, port.comm(), stream) };
-        return if result == 0 { 0 } else { failed(target, full(), result) };
+        return if result == 0 {
+            0
+        } else {
+            failed(target, full(), result)
+        };
     }
     // SAFETY: the caller's promise, passed on.
     unsafe { closely(target, full()) }
@@ -200,14 +208,20 @@ unsafe fn reduce_scatter(
     let library = port.library();
     target.count_operation();
     let full = || call!(ReduceScatter, send: send, recv: recv, count: count, dtype: dtype, op: op, stream: stream);
-    if let (Some(d), Some(o), true) =
-        (mapped(&library.dtypes, dtype), mapped(&library.redops, op), plain(send, recv, count))
-    {
+    if let (Some(d), Some(o), true) = (
+        mapped(&library.dtypes, dtype),
+        mapped(&library.redops, op),
+        plain(send, recv, count),
+    ) {
         // SAFETY: as in `all_reduce`.
         let result = unsafe {
             (library.symbols.reduce_scatter)(send, recv, count, d, o, port.comm(), stream)
         };
-        return if result == 0 { 0 } else { failed(target, full(), result) };
+        return if result == 0 {
+            0
+        } else {
+            failed(target, full(), result)
+        };
     }
     // SAFETY: the caller's promise, passed on.
     unsafe { closely(target, full()) }
@@ -230,7 +244,11 @@ unsafe fn all_gather(
         // SAFETY: as in `all_reduce`.
         let result =
             unsafe { (library.symbols.all_gather)(send, recv, count, d, port.comm(), stream) };
-        return if result == 0 { 0 } else { failed(target, full(), result) };
+        return if result == 0 {
+            0
+        } else {
+            failed(target, full(), result)
+        };
     }
     // SAFETY: the caller's promise, passed on.
     unsafe { closely(target, full()) }
@@ -250,11 +268,18 @@ unsafe fn broadcast(
     target.count_operation();
     let full = || call!(Broadcast, send: send, recv: recv, count: count, dtype: dtype, root: root, stream: stream);
     let known = (root as u32) < target.nranks();
-    if let (Some(d), true) = (mapped(&library.dtypes, dtype), plain(send, recv, count) & known) {
+    if let (Some(d), true) = (
+        mapped(&library.dtypes, dtype),
+        plain(send, recv, count) & known,
+    ) {
         // SAFETY: as in `all_reduce`.
         let result =
             unsafe { (library.symbols.broadcast)(send, recv, count, d, root, port.comm(), stream) };
-        return if result == 0 { 0 } else { failed(target, full(), result) };
+        return if result == 0 {
+            0
+        } else {
+            failed(target, full(), result)
+        };
     }
     // SAFETY: the caller's promise, passed on.
     unsafe { closely(target, full()) }
@@ -282,10 +307,13 @@ unsafe fn reduce(
         plain(send, recv, count) & known,
     ) {
         // SAFETY: as in `all_reduce`.
-        let result = unsafe {
-            (library.symbols.reduce)(send, recv, count, d, o, root, port.comm(), stream)
+        let result =
+            unsafe { (library.symbols.reduce)(send, recv, count, d, o, root, port.comm(), stream) };
+        return if result == 0 {
+            0
+        } else {
+            failed(target, full(), result)
         };
-        return if result == 0 { 0 } else { failed(target, full(), result) };
     }
     // SAFETY: the caller's promise, passed on.
     unsafe { closely(target, full()) }
@@ -304,10 +332,17 @@ unsafe fn send(
     target.count_operation();
     let full = || call!(Send, send: send, count: count, dtype: dtype, root: peer, stream: stream);
     let known = (peer as u32) < target.nranks();
-    if let (Some(d), true) = (mapped(&library.dtypes, dtype), plain(send, send, count) & known) {
+    if let (Some(d), true) = (
+        mapped(&library.dtypes, dtype),
+        plain(send, send, count) & known,
+    ) {
         // SAFETY: as in `all_reduce`.
         let result = unsafe { (library.symbols.send)(send, count, d, peer, port.comm(), stream) };
-        return if result == 0 { 0 } else { failed(target, full(), result) };
+        return if result == 0 {
+            0
+        } else {
+            failed(target, full(), result)
+        };
     }
     // SAFETY: the caller's promise, passed on.
     unsafe { closely(target, full()) }
@@ -326,10 +361,17 @@ unsafe fn recv(
     target.count_operation();
     let full = || call!(Recv, recv: recv, count: count, dtype: dtype, root: peer, stream: stream);
     let known = (peer as u32) < target.nranks();
-    if let (Some(d), true) = (mapped(&library.dtypes, dtype), plain(recv, recv, count) & known) {
+    if let (Some(d), true) = (
+        mapped(&library.dtypes, dtype),
+        plain(recv, recv, count) & known,
+    ) {
         // SAFETY: as in `all_reduce`.
         let result = unsafe { (library.symbols.recv)(recv, count, d, peer, port.comm(), stream) };
-        return if result == 0 { 0 } else { failed(target, full(), result) };
+        return if result == 0 {
+            0
+        } else {
+            failed(target, full(), result)
+        };
     }
     // SAFETY: the caller's promise, passed on.
     unsafe { closely(target, full()) }
@@ -394,7 +436,14 @@ unsafe fn call_on_device(
 ) -> Result<i32> {
     let comm = target.native.comm();
     let symbols = &library.symbols;
-    let Call { send, recv, count, root, stream, .. } = *call;
+    let Call {
+        send,
+        recv,
+        count,
+        root,
+        stream,
+        ..
+    } = *call;
     if call.kind == OpKind::Barrier {
         return barrier(target, library, stream);
     }
@@ -472,12 +521,14 @@ unsafe fn by_messages(
     let messages = |peer: usize| {
         let block = |n: usize| Some((n * call.count, call.count)).filter(|(_, c)| *c > 0);
         match call.kind {
-            OpKind::Gather => {
-                (block(0).filter(|_| peer == root), block(peer).filter(|_| rank == root))
-            }
-            OpKind::Scatter => {
-                (block(peer).filter(|_| rank == root), block(0).filter(|_| peer == root))
-            }
+            OpKind::Gather => (
+                block(0).filter(|_| peer == root),
+                block(peer).filter(|_| rank == root),
+            ),
+            OpKind::Scatter => (
+                block(peer).filter(|_| rank == root),
+                block(0).filter(|_| peer == root),
+            ),
             OpKind::AllToAll => (block(peer), block(peer)),
             _ => {
                 let at = |side: usize| {
@@ -530,8 +581,7 @@ unsafe fn by_messages(
 /// One element through an all-reduce, then the host waits for the stream.
 fn barrier(target: &'static Target, library: &'static Library, stream: *mut c_void) -> Result<i32> {
     let driver = target.native.driver();
-    // SAFETY: the caller passed it as a stream of the communicator's driver.
-    let raw = unsafe { RawStream::from_raw(stream) };
+    let raw = stream_of(stream);
     if driver.is_capturing(raw)? {
         return Err(Error::not_supported(
             "Barrier waits on the host, which a stream that is being captured can't",
@@ -545,7 +595,7 @@ fn barrier(target: &'static Target, library: &'static Library, stream: *mut c_vo
         // SAFETY: the word is ours, on the communicator's device, until the stream is synchronised.
         let result = unsafe { (library.symbols.all_reduce)(word, word, 1, d, o, comm, stream) };
         let code = outcome(library, "AllReduce of a barrier", result, comm);
-        let waited = driver.synchronize_stream(raw);
+        let waited = driver.stream_synchronize(raw);
         // SAFETY: allocated above, and the stream has passed the only work that used it (or is
         // broken, and uses it no more).
         unsafe { driver.free(word)? };

@@ -154,7 +154,7 @@ impl ShmEngine {
 
     /// The failure that ended this engine, if there was one.
     #[inline]
-    pub(super) fn check_failure(&self) -> Result<()> {
+    pub(crate) fn check_failure(&self) -> Result<()> {
         let words = self.map.failure();
         if words.aborted.load(Relaxed) == 0 && words.state.load(Relaxed) != SET {
             return Ok(());
