@@ -127,14 +127,16 @@ pub(crate) fn same(dtype: DataType, a: &[u8], b: &[u8]) -> bool {
         return true;
     }
     a.len() == b.len()
-        && a.chunks_exact(dtype.size()).zip(b.chunks_exact(dtype.size())).all(|(a, b)| {
-            let nan = |number| match number {
-                Number::Integer(_) => false,
-                Number::Single(x) => x.is_nan(),
-                Number::Double(x) => x.is_nan(),
-            };
-            a == b || (nan(decode(dtype, a)) && nan(decode(dtype, b)))
-        })
+        && a.chunks_exact(dtype.size())
+            .zip(b.chunks_exact(dtype.size()))
+            .all(|(a, b)| {
+                let nan = |number| match number {
+                    Number::Integer(_) => false,
+                    Number::Single(x) => x.is_nan(),
+                    Number::Double(x) => x.is_nan(),
+                };
+                a == b || (nan(decode(dtype, a)) && nan(decode(dtype, b)))
+            })
 }
 
 /// A small generator, so that every run sees the same values.
@@ -221,9 +223,14 @@ fn run(
     stream: bool,
 ) -> (Vec<u8>, Vec<u8>) {
     let bytes = sources[0].len();
-    let shifted: Vec<Vec<u8>> =
-        sources.iter().map(|source| [&vec![0; shift][..], source].concat()).collect();
-    let pointers: Vec<*const u8> = shifted.iter().map(|s| s.as_ptr().wrapping_add(shift)).collect();
+    let shifted: Vec<Vec<u8>> = sources
+        .iter()
+        .map(|source| [&vec![0; shift][..], source].concat())
+        .collect();
+    let pointers: Vec<*const u8> = shifted
+        .iter()
+        .map(|s| s.as_ptr().wrapping_add(shift))
+        .collect();
     let mut first = vec![0xa5u8; bytes + shift + 64];
     let mut second = vec![0xa5u8; bytes + 64];
     let to = Target {
@@ -234,10 +241,19 @@ fn run(
     // SAFETY: all buffers have `bytes` bytes after the shift and are different ones.
     unsafe { fold(to, &pointers, scales, bytes / size) };
     fence();
-    assert!(first[..shift].iter().all(|&b| b == 0xa5), "written in front");
-    assert!(first[shift + bytes..].iter().all(|&b| b == 0xa5), "written behind");
+    assert!(
+        first[..shift].iter().all(|&b| b == 0xa5),
+        "written in front"
+    );
+    assert!(
+        first[shift + bytes..].iter().all(|&b| b == 0xa5),
+        "written behind"
+    );
     assert!(second[bytes..].iter().all(|&b| b == 0xa5), "written behind");
-    (first[shift..shift + bytes].to_vec(), second[..bytes].to_vec())
+    (
+        first[shift..shift + bytes].to_vec(),
+        second[..bytes].to_vec(),
+    )
 }
 
 #[test]
@@ -246,8 +262,9 @@ fn every_fold_agrees_with_the_reference() {
     for dtype in reducible() {
         for sources in [1, 2, 3, 5] {
             for count in [0, 1, 31, 32, 33, 257] {
-                let inputs: Vec<Vec<u8>> =
-                    (0..sources).map(|_| random.elements(dtype, count)).collect();
+                let inputs: Vec<Vec<u8>> = (0..sources)
+                    .map(|_| random.elements(dtype, count))
+                    .collect();
                 let scales = scales_of(dtype, sources);
                 for reduction in reductions(dtype, 0) {
                     let expected = reference(dtype, reduction, &inputs, &scales);
@@ -255,7 +272,10 @@ fn every_fold_agrees_with_the_reference() {
                     for (shift, stream) in [(0, false), (1, true), (dtype.size(), true)] {
                         let (a, b) = run(fold, &inputs, &scales, dtype.size(), shift, stream);
                         let case = (dtype, sources, count, reduction, shift, stream);
-                        assert!(same(dtype, &a, &expected), "{case:?}: {a:?} not {expected:?}");
+                        assert!(
+                            same(dtype, &a, &expected),
+                            "{case:?}: {a:?} not {expected:?}"
+                        );
                         assert_eq!(a, b, "{case:?}");
                     }
                 }
@@ -267,11 +287,22 @@ fn every_fold_agrees_with_the_reference() {
 #[test]
 fn the_baseline_agrees_with_what_is_selected() {
     let mut random = Random::new(2);
-    let inputs: Vec<Vec<u8>> = (0..3).map(|_| random.elements(DataType::Float16, 3000)).collect();
+    let inputs: Vec<Vec<u8>> = (0..3)
+        .map(|_| random.elements(DataType::Float16, 3000))
+        .collect();
     for (baseline, reduction) in [
-        (fold_baseline::<FloatSum<Half>> as Fold, Reduction::Builtin(RedOp::Sum)),
-        (fold_baseline::<FloatMax<Half>>, Reduction::Builtin(RedOp::Max)),
-        (fold_baseline::<FloatAvg<Half>>, Reduction::Builtin(RedOp::Avg)),
+        (
+            fold_baseline::<FloatSum<Half>> as Fold,
+            Reduction::Builtin(RedOp::Sum),
+        ),
+        (
+            fold_baseline::<FloatMax<Half>>,
+            Reduction::Builtin(RedOp::Max),
+        ),
+        (
+            fold_baseline::<FloatAvg<Half>>,
+            Reduction::Builtin(RedOp::Avg),
+        ),
     ] {
         let selected = fold_for(DataType::Float16, reduction).unwrap();
         let (a, _) = run(baseline, &inputs, &[], 2, 0, false);
@@ -287,12 +318,18 @@ fn every_sixteen_bit_float_survives_and_rounds_once() {
         let sum = Reduction::Builtin(RedOp::Sum);
         let fold = fold_for(dtype, sum).unwrap();
         let (alone, _) = run(fold, std::slice::from_ref(&every), &[], 2, 0, false);
-        assert!(same(dtype, &alone, &every), "{dtype:?}: widening and narrowing is the identity");
+        assert!(
+            same(dtype, &alone, &every),
+            "{dtype:?}: widening and narrowing is the identity"
+        );
         let mut reversed = every.clone();
         reversed.reverse();
         let both = [every.clone(), reversed];
         let (total, _) = run(fold, &both, &[], 2, 0, false);
-        assert!(same(dtype, &total, &reference(dtype, sum, &both, &[])), "{dtype:?}");
+        assert!(
+            same(dtype, &total, &reference(dtype, sum, &both, &[])),
+            "{dtype:?}"
+        );
     }
 }
 
@@ -317,17 +354,29 @@ fn sums_are_kept_wide() {
     assert_eq!(avg(&[-1, -2, -4]), -2);
     assert_eq!(avg(&[i32::MAX, i32::MAX, i32::MAX]), i32::MAX);
     let big = [u64::MAX, u64::MAX - 1, u64::MAX - 5].map(u64::to_ne_bytes);
-    assert_eq!(one(DataType::Uint64, RedOp::Avg, &big), (u64::MAX - 2).to_ne_bytes());
+    assert_eq!(
+        one(DataType::Uint64, RedOp::Avg, &big),
+        (u64::MAX - 2).to_ne_bytes()
+    );
     let edge = [(1u64 << 63) + 3, (1 << 63) + 1, (1 << 63) - 1].map(u64::to_ne_bytes);
-    assert_eq!(one(DataType::Uint64, RedOp::Avg, &edge), ((1u64 << 63) + 1).to_ne_bytes());
+    assert_eq!(
+        one(DataType::Uint64, RedOp::Avg, &edge),
+        ((1u64 << 63) + 1).to_ne_bytes()
+    );
     let wrap = [120i8, 100].map(i8::to_ne_bytes);
-    assert_eq!(one(DataType::Int8, RedOp::Sum, &wrap), (-36i8).to_ne_bytes());
+    assert_eq!(
+        one(DataType::Int8, RedOp::Sum, &wrap),
+        (-36i8).to_ne_bytes()
+    );
     let nan = [1.0f32, f32::NAN, 2.0].map(f32::to_ne_bytes);
     for op in [RedOp::Max, RedOp::Min] {
         assert!(f32::from_ne_bytes(one(DataType::Float32, op, &nan)).is_nan());
     }
     let tiny = [f32::from_bits(1), f32::from_bits(2)].map(f32::to_ne_bytes);
-    assert_eq!(one(DataType::Float32, RedOp::Sum, &tiny), f32::from_bits(3).to_ne_bytes());
+    assert_eq!(
+        one(DataType::Float32, RedOp::Sum, &tiny),
+        f32::from_bits(3).to_ne_bytes()
+    );
 }
 
 #[test]
@@ -338,10 +387,22 @@ fn copies_are_exact_at_every_alignment() {
             for len in [0, 1, 15, 16, 63, 64, 65, 200, 777] {
                 let mut target = vec![0xa5u8; 1000];
                 // SAFETY: 17 + 777 < 1000 - 3, in two different vectors.
-                unsafe { copy(target.as_mut_ptr().add(to), source.as_ptr().add(3), len, stream) };
+                unsafe {
+                    copy(
+                        target.as_mut_ptr().add(to),
+                        source.as_ptr().add(3),
+                        len,
+                        stream,
+                    )
+                };
                 fence();
                 assert_eq!(target[to..to + len], source[3..3 + len]);
-                assert!(target[..to].iter().chain(&target[to + len..]).all(|&b| b == 0xa5));
+                assert!(
+                    target[..to]
+                        .iter()
+                        .chain(&target[to + len..])
+                        .all(|&b| b == 0xa5)
+                );
             }
         }
     }
