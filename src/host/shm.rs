@@ -26,10 +26,12 @@ mod tests;
 
 use crate::error::{Error, Result};
 use crate::host::op::{HostOp, WaitPolicy};
+use crate::sys::cpu::{self, CPU_WORDS};
 use crate::sys::memory::Segment;
 use crate::types::OpKind;
 use layout::{MAX_LOCAL_RANKS, Map};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// One rank's end of a shared segment.
@@ -38,8 +40,10 @@ pub(crate) struct ShmEngine {
     map: Map,
     rank: usize,
     ranks: usize,
-    /// Whether waits spin: every rank can have a core of its own.
-    spins: bool,
+    /// Whether waits spin: every rank can have a core of its own. Known after the first collective.
+    spins: AtomicBool,
+    /// Processors' worth of time that a control group leaves this rank, if that is a limit.
+    quota: Option<usize>,
     /// Collectives that this rank has begun.
     sequence: AtomicU64,
     /// Piece steps of all collectives so far, the same on all ranks.
@@ -68,20 +72,35 @@ impl ShmEngine {
                 "rank {rank} of {ranks} ranks"
             )));
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let ranks = ranks as usize;
         let zeros = || (0..ranks).map(|_| AtomicU64::new(0)).collect();
+        let map = Map::new(segment, ranks)?;
+        let cpus = cpu::allowed();
+        for (word, bits) in cpus.into_iter().enumerate() {
+            map.cpus(rank as usize, word).store(bits, Relaxed);
+        }
         Ok(ShmEngine {
-            map: Map::new(segment, ranks)?,
+            map,
             rank: rank as usize,
             ranks,
-            spins: ranks <= cores,
+            spins: AtomicBool::new(false),
+            quota: cpu::quota(&cpus),
             sequence: AtomicU64::new(0),
             step: AtomicU64::new(0),
             messages: zeros(),
             dropped: zeros(),
             aborted: AtomicBool::new(false),
         })
+    }
+
+    /// Decides whether waits spin, once all ranks have said where they may run: they may be bound to
+    /// a core each, or all to the same one.
+    fn choose_wait(&self) {
+        let cpus: [u64; CPU_WORDS] = std::array::from_fn(|word| {
+            (0..self.ranks).fold(0, |all, rank| all | self.map.cpus(rank, word).load(Relaxed))
+        });
+        let enough = cpu::count(&cpus) >= self.ranks && self.quota.is_none_or(|n| n >= self.ranks);
+        self.spins.store(enough, Relaxed);
     }
 
     /// Runs one operation to its end. One call at a time; [`ShmEngine::abort`] and

@@ -1,6 +1,7 @@
 //! The few system calls that the standard library does not wrap.
 
 pub(crate) mod callback;
+pub(crate) mod cpu;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod memory;

@@ -2,7 +2,6 @@
 
 use super::ShmEngine;
 use crate::error::{Error, Result};
-use crate::host::kernels::fold_for;
 use crate::host::op::HostOp;
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 
@@ -117,7 +116,7 @@ impl ShmEngine {
         if (rooted(kind) || point_to_point(kind)) && op.root as usize >= self.ranks {
             return Err(self.bad_peer(op));
         }
-        if reduces(kind) && fold_for(op.dtype, op.reduction).is_none() {
+        if reduces(kind) && op.dtype.is_float8() {
             return Err(Error::not_supported(format!(
                 "{}: the host tier moves {} but does not reduce it",
                 kind.name(),

@@ -179,6 +179,9 @@ impl ShmEngine {
             self.wait_until(wait, || arrived(rank), missing)?;
             different |= self.map.header_fingerprint(rank, parity).load(Relaxed) ^ print.0;
         }
+        if sequence == 1 {
+            self.choose_wait();
+        }
         if different == 0 {
             Ok(())
         } else {

@@ -5,6 +5,7 @@
 //! have 128 bytes to themselves, as adjacent cache lines are fetched in pairs.
 
 use crate::error::{Error, Result};
+use crate::sys::cpu::CPU_WORDS;
 use crate::sys::memory::Segment;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -49,6 +50,7 @@ struct Offsets {
     failure: usize,
     sleepers: usize,
     bells: usize,
+    cpus: usize,
     headers: usize,
     scales: usize,
     posted: usize,
@@ -80,7 +82,8 @@ impl Offsets {
         let failure = 0;
         let sleepers = PAGE;
         let bells = sleepers + PAIR;
-        let headers = bells + ranks * PAIR;
+        let cpus = bells + ranks * PAIR;
+        let headers = cpus + ranks * PAIR;
         let scales = headers + ranks * 2 * PAIR;
         let posted = scales + ranks * 2 * PAIR;
         let consumed = posted + ranks * PAIR;
@@ -95,6 +98,7 @@ impl Offsets {
             failure,
             sleepers,
             bells,
+            cpus,
             headers,
             scales,
             posted,
@@ -259,6 +263,11 @@ impl Map {
         self.half_word(self.offsets.bells + rank * PAIR + 4)
     }
 
+    /// One word of the set of processors on which a rank may run.
+    pub(super) fn cpus(&self, rank: usize, word: usize) -> &AtomicU64 {
+        self.word(self.offsets.cpus + rank * PAIR + word * 8)
+    }
+
     #[inline(always)]
     fn header(&self, rank: usize, parity: usize) -> usize {
         self.offsets.headers + (rank * 2 + parity) * PAIR
@@ -362,7 +371,7 @@ impl Map {
     }
 }
 
-const _: () = assert!(PAIR + FAILURE_TEXT <= PAGE);
+const _: () = assert!(PAIR + FAILURE_TEXT <= PAGE && CPU_WORDS * 8 <= PAIR);
 
 #[cfg(test)]
 mod tests {

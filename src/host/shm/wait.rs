@@ -1,7 +1,7 @@
 //! Waiting for other ranks, and telling them that waiting is in vain.
 //!
-//! A wait spins for a moment if every rank can have a core of its own, then yields, then sleeps on
-//! the rank's bell for at most a millisecond at a time. Whoever publishes something rings the bells
+//! A wait spins for a moment if every rank can have a core of its own, else it yields at once; then
+//! it sleeps on the rank's bell for at most a millisecond at a time. Whoever publishes something rings the bells
 //! of sleepers, without a fence: a ring that gets lost in a store buffer costs one sleep.
 
 use super::ShmEngine;
@@ -13,13 +13,17 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 /// How long a wait spins if there are cores enough.
-const SPIN: Duration = Duration::from_micros(50);
-/// How long a wait yields before it sleeps.
+const SPIN: Duration = Duration::from_micros(200);
+/// How long a wait yields before it sleeps if there are not. With cores enough it never yields: that
+/// would hand the core to a stranger for a whole slice, while a sleeper is woken at once.
 const YIELD: Duration = Duration::from_millis(2);
 /// How long one sleep may last, and how often the policy is asked.
 const SLICE: Duration = Duration::from_millis(1);
 /// Looks at the awaited word between two looks at the clock.
 const SPINS_PER_LOOK: u32 = 64;
+
+/// Looks at the awaited word before the wait begins in earnest, if there are cores enough.
+const FIRST_LOOKS: u32 = 32;
 
 /// States of the published failure.
 const NONE: u32 = 0;
@@ -74,14 +78,15 @@ impl<'a> Waiter<'a> {
             }
         }
         let waited = now - start;
-        if engine.spins && waited < SPIN {
+        let spins = engine.spins.load(Relaxed);
+        if spins && waited < SPIN {
             for _ in 0..SPINS_PER_LOOK {
                 std::hint::spin_loop();
                 if ready() {
                     return Ok(());
                 }
             }
-        } else if waited < YIELD {
+        } else if !spins && waited < YIELD {
             futex::yield_now();
         } else {
             let bell = engine.map.bell(engine.rank);
@@ -121,11 +126,19 @@ impl ShmEngine {
         ready: impl Fn() -> bool,
         waiting_for: impl Fn() -> Vec<u32>,
     ) -> Result<()> {
-        if ready() {
-            Ok(())
+        // A peer that is about as far as this rank is there before a clock could be read.
+        let looks = if self.spins.load(Relaxed) {
+            FIRST_LOOKS
         } else {
-            self.wait_slowly(policy, &ready, &waiting_for)
+            1
+        };
+        for _ in 0..looks {
+            if ready() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
         }
+        self.wait_slowly(policy, &ready, &waiting_for)
     }
 
     #[cold]
