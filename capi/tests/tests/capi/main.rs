@@ -1,0 +1,3 @@
+//! The C libraries as their users see them: header, exports, ELF, consumers in C and C++.
+
+mod header;
