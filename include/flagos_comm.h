@@ -203,6 +203,51 @@ typedef enum {
 /** "Not set" for every number of a flagosConfig_t. */
 #define FLAGOS_CONFIG_UNDEF INT_MIN
 
+/** Start of every flagosConfig_t: nothing is set. */
+#define FLAGOS_CONFIG_INITIALIZER                                                          \
+    {                                                                                      \
+        sizeof(flagosConfig_t),   /* size */                                               \
+        FLAGOS_CONFIG_MAGIC,      /* magic */                                              \
+        FLAGOS_COMM_VERSION_CODE, /* version */                                            \
+        FLAGOS_CONFIG_UNDEF,      /* blocking */                                           \
+        FLAGOS_CONFIG_UNDEF,      /* vendorNonblocking */                                  \
+        FLAGOS_CONFIG_UNDEF,      /* initTimeoutMs */                                      \
+        FLAGOS_CONFIG_UNDEF,      /* collectiveTimeoutMs */                                \
+        FLAGOS_CONFIG_UNDEF,      /* destroyTimeoutMs */                                   \
+        NULL,                     /* name */                                               \
+        NULL,                     /* description */                                        \
+        NULL,                     /* tiers */                                              \
+        NULL,                     /* netName */                                            \
+        FLAGOS_CONFIG_UNDEF,      /* device */                                             \
+        FLAGOS_CONFIG_UNDEF,      /* cgaClusterSize */                                     \
+        FLAGOS_CONFIG_UNDEF,      /* minCTAs */                                            \
+        FLAGOS_CONFIG_UNDEF,      /* maxCTAs */                                            \
+        FLAGOS_CONFIG_UNDEF,      /* splitShare */                                         \
+        FLAGOS_CONFIG_UNDEF,      /* trafficClass */                                       \
+        FLAGOS_CONFIG_UNDEF,      /* collnetEnable */                                      \
+        FLAGOS_CONFIG_UNDEF,      /* CTAPolicy */                                          \
+        FLAGOS_CONFIG_UNDEF,      /* shrinkShare */                                        \
+        FLAGOS_CONFIG_UNDEF,      /* nvlsCTAs */                                           \
+        FLAGOS_CONFIG_UNDEF,      /* nChannelsPerNetPeer */                                \
+        FLAGOS_CONFIG_UNDEF,      /* nvlinkCentricSched */                                 \
+        FLAGOS_CONFIG_UNDEF,      /* graphUsageMode */                                     \
+        FLAGOS_CONFIG_UNDEF,      /* numRmaCtx */                                          \
+        FLAGOS_CONFIG_UNDEF,      /* maxP2pPeers */                                        \
+        FLAGOS_CONFIG_UNDEF       /* reserved */                                           \
+    }
+
+/** Start of every flagosSimInfo_t. */
+#define FLAGOS_SIM_INFO_INITIALIZER                                                        \
+    { sizeof(flagosSimInfo_t), FLAGOS_CONFIG_MAGIC, FLAGOS_COMM_VERSION_CODE, 0.0f, 0u }
+
+/** Start of every flagosCommInfo_t. */
+#define FLAGOS_COMM_INFO_INITIALIZER                                                       \
+    { sizeof(flagosCommInfo_t), 0, 0, 0, 0, { 0 }, { 0 } }
+
+/** Start of every flagosPointerAttributes_t. */
+#define FLAGOS_POINTER_ATTRIBUTES_INITIALIZER                                              \
+    { sizeof(flagosPointerAttributes_t), 0, 0 }
+
 
 /**
  * Bytes of a flagosUniqueId.
@@ -1879,48 +1924,3 @@ flagosResult_t flagosPointerGetAttributes(struct flagosPointerAttributes_t *attr
 #endif  // __cplusplus
 
 #endif  /* FLAGOS_COMM_H */
-
-/** Start of every flagosConfig_t: nothing is set. */
-#define FLAGOS_CONFIG_INITIALIZER                                                          \
-    {                                                                                      \
-        sizeof(flagosConfig_t),   /* size */                                               \
-        FLAGOS_CONFIG_MAGIC,      /* magic */                                              \
-        FLAGOS_COMM_VERSION_CODE, /* version */                                            \
-        FLAGOS_CONFIG_UNDEF,      /* blocking */                                           \
-        FLAGOS_CONFIG_UNDEF,      /* vendorNonblocking */                                  \
-        FLAGOS_CONFIG_UNDEF,      /* initTimeoutMs */                                      \
-        FLAGOS_CONFIG_UNDEF,      /* collectiveTimeoutMs */                                \
-        FLAGOS_CONFIG_UNDEF,      /* destroyTimeoutMs */                                   \
-        NULL,                     /* name */                                               \
-        NULL,                     /* description */                                        \
-        NULL,                     /* tiers */                                              \
-        NULL,                     /* netName */                                            \
-        FLAGOS_CONFIG_UNDEF,      /* device */                                             \
-        FLAGOS_CONFIG_UNDEF,      /* cgaClusterSize */                                     \
-        FLAGOS_CONFIG_UNDEF,      /* minCTAs */                                            \
-        FLAGOS_CONFIG_UNDEF,      /* maxCTAs */                                            \
-        FLAGOS_CONFIG_UNDEF,      /* splitShare */                                         \
-        FLAGOS_CONFIG_UNDEF,      /* trafficClass */                                       \
-        FLAGOS_CONFIG_UNDEF,      /* collnetEnable */                                      \
-        FLAGOS_CONFIG_UNDEF,      /* CTAPolicy */                                          \
-        FLAGOS_CONFIG_UNDEF,      /* shrinkShare */                                        \
-        FLAGOS_CONFIG_UNDEF,      /* nvlsCTAs */                                           \
-        FLAGOS_CONFIG_UNDEF,      /* nChannelsPerNetPeer */                                \
-        FLAGOS_CONFIG_UNDEF,      /* nvlinkCentricSched */                                 \
-        FLAGOS_CONFIG_UNDEF,      /* graphUsageMode */                                     \
-        FLAGOS_CONFIG_UNDEF,      /* numRmaCtx */                                          \
-        FLAGOS_CONFIG_UNDEF,      /* maxP2pPeers */                                        \
-        FLAGOS_CONFIG_UNDEF       /* reserved */                                           \
-    }
-
-/** Start of every flagosSimInfo_t. */
-#define FLAGOS_SIM_INFO_INITIALIZER                                                        \
-    { sizeof(flagosSimInfo_t), FLAGOS_CONFIG_MAGIC, FLAGOS_COMM_VERSION_CODE, 0.0f, 0u }
-
-/** Start of every flagosCommInfo_t. */
-#define FLAGOS_COMM_INFO_INITIALIZER                                                       \
-    { sizeof(flagosCommInfo_t), 0, 0, 0, 0, { 0 }, { 0 } }
-
-/** Start of every flagosPointerAttributes_t. */
-#define FLAGOS_POINTER_ATTRIBUTES_INITIALIZER                                              \
-    { sizeof(flagosPointerAttributes_t), 0, 0 }

@@ -25,4 +25,5 @@ mod instance;
 mod mem;
 mod p2p;
 mod redop;
+#[allow(dead_code, reason = "some constants are for the C side only")]
 mod types;

@@ -119,18 +119,23 @@ pub fn compiler(program: &str, standard: &str) -> Command {
     compiler
 }
 
-/// Compiles a C program of tests/c, linked with the library under test.
-pub fn c_program(source: &str, flags: &[&str], output: &Path) {
+/// Compiles a C program against the library under test into a folder; the program finds the
+/// library by its SONAME there.
+pub fn c_program(source: &Path, flags: &[&str], dir: &Path) -> PathBuf {
     let library = library();
-    let dir = library.parent().expect("a library lies in a folder");
+    let soname = dir.join("libflagos_comm.so.0");
+    let _ = std::fs::remove_file(&soname);
+    std::os::unix::fs::symlink(&library, &soname).expect("the target directory can be written");
+    let exe = dir.join(source.file_stem().expect("a file has a name"));
     run(compiler("gcc", "gnu11")
-        .arg(root().join("tests/c").join(source))
+        .arg(source)
         .arg("-o")
-        .arg(output)
+        .arg(&exe)
         .args(flags)
-        .arg(&library)
+        .arg(&soname)
         .arg(format!("-Wl,-rpath,{}", dir.display()))
         .args(["-pthread", "-ldl"]));
+    exe
 }
 
 /// The functions that the header declares, sorted.
