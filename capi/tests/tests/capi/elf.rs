@@ -84,10 +84,7 @@ fn exports_are_listed() {
 #[test]
 fn exports_are_the_header() {
     let mut names = header_functions();
-    assert!(
-        names.len() > 60,
-        "the header was not understood: {names:?}"
-    );
+    assert!(names.len() > 60, "the header was not understood: {names:?}");
     names.push(MARKER.to_owned());
     names.sort();
     assert_eq!(
