@@ -4,24 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Top of the repository.
-pub fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors()
-        .nth(2)
-        .expect("capi/tests lies two levels deep")
-        .to_path_buf()
-}
-
-/// The target directory, from the place of the running test.
-pub fn target_dir() -> PathBuf {
-    let exe = std::env::current_exe().expect("the running program has a path");
-    // target/<profile>/deps/<test>, or target/<triple>/<profile>/deps/<test>
-    exe.ancestors()
-        .find(|dir| dir.join("CACHEDIR.TAG").exists())
-        .unwrap_or_else(|| panic!("{} lies in no target directory", exe.display()))
-        .to_path_buf()
-}
+pub use flagos_comm_testkit::cargo::{target_dir, workspace as root};
 
 /// A folder for what a test makes, emptied.
 pub fn scratch(name: &str) -> PathBuf {
