@@ -23,6 +23,18 @@ unsafe fn read_id(id: *const flagosUniqueId) -> Result<[u8; FLAGOS_UNIQUE_ID_BYT
     Ok(unsafe { id.cast::<[u8; FLAGOS_UNIQUE_ID_BYTES]>().read() })
 }
 
+/// A number of ranks that a communicator can have.
+fn ranks(number: c_int, parameter: &str) -> Result<usize> {
+    usize::try_from(number)
+        .ok()
+        .filter(|number| (1..=FLAGOS_MAX_RANKS).contains(number))
+        .ok_or_else(|| {
+            Error::invalid_argument(format!(
+                "{parameter} is {number}, outside 1..={FLAGOS_MAX_RANKS}"
+            ))
+        })
+}
+
 /// Makes an id that names one communicator to be, and serves its rendezvous from the calling
 /// process. Call it on one rank and give the id to all ranks by any means.
 ///
@@ -163,7 +175,7 @@ pub unsafe extern "C" fn flagosCommInitRankScalable(
         // SAFETY: the header's contract.
         unsafe {
             let out = out_comm(comm, "comm")?;
-            let limit = usize::try_from(nranks).unwrap_or(0).min(FLAGOS_MAX_RANKS);
+            let limit = ranks(nranks, "nranks")?;
             if nId < 1 {
                 return Err(Error::invalid_argument(format!(
                     "nId is {nId}: at least one id is needed"
@@ -206,14 +218,7 @@ pub unsafe extern "C" fn flagosCommInitAll(
         // is known to be sane.
         unsafe {
             let out = out_comm(comms, "comms")?;
-            let count = usize::try_from(ndev)
-                .ok()
-                .filter(|count| (1..=FLAGOS_MAX_RANKS).contains(count))
-                .ok_or_else(|| {
-                    Error::invalid_argument(format!(
-                        "ndev is {ndev}, outside 1..={FLAGOS_MAX_RANKS}"
-                    ))
-                })?;
+            let count = ranks(ndev, "ndev")?;
             for i in 0..count {
                 out.add(i).write_unaligned(0);
             }

@@ -144,6 +144,40 @@ fn two_copies_and_sixteen_threads() {
     run(on_host(&exe).args(&copies));
 }
 
+/// A Rust program with a logger of its own opens the library: neither minds the other.
+#[test]
+fn rust_program_with_a_logger() {
+    type Count = unsafe extern "C" fn(*mut i32) -> i32;
+    env_logger::builder()
+        .is_test(true)
+        .filter_level(log::LevelFilter::Trace)
+        .init();
+    // SAFETY: the library runs nothing of ours when it is opened.
+    let library = unsafe { libloading::Library::new(library()) }.expect("the library opens");
+    // SAFETY: the header has these functions with this type.
+    let (version, count) = unsafe {
+        (
+            library
+                .get::<Count>(b"flagosGetVersion")
+                .expect("an export"),
+            library
+                .get::<Count>(b"flagosGetDeviceCount")
+                .expect("an export"),
+        )
+    };
+    let mut number = 0;
+    for _ in 0..100 {
+        // SAFETY: `number` is valid for writing.
+        assert_eq!(unsafe { version(&raw mut number) }, 0);
+        assert_eq!(number, flagos_comm::internal::version_code());
+        // The result depends on the machine; that it returns is what counts here.
+        // SAFETY: as above.
+        let _ = unsafe { count(&raw mut number) };
+    }
+    log::info!("the program's logger still works");
+    assert_eq!(log::max_level(), log::LevelFilter::Trace);
+}
+
 /// Each library carries the marker that tells it from a vendor's.
 #[test]
 fn marker() {
