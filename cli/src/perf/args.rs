@@ -35,7 +35,9 @@ pub enum Memory {
 /// launch` has started this process as one of several (RANK and WORLD_SIZE,
 /// OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and PMI_SIZE, SLURM_PROCID in a step); then the ranks
 /// find each other at MASTER_ADDR:MASTER_PORT (port + 1 if torchrun's agent listens on it or it is
-/// taken), or, on one machine without MASTER_ADDR, at an abstract socket named by user and job.
+/// taken; whoever reaches that port while the ranks start can take a rank's place, so use it on
+/// networks that you trust), or, on one machine without MASTER_ADDR, at an abstract socket named
+/// by user and job.
 /// --ranks, --threads and --single-thread make the tool start its own ranks in any case.
 ///
 /// The vendor's library is used if every rank has a GPU of its own, else the host tier.
@@ -286,6 +288,14 @@ impl PerfArgs {
         }
         let mut first_and_last = vec![0, ranks - 1];
         first_and_last.dedup();
+        let moves = operations.iter().any(|operation| !operation.reduces());
+        let computes = |types: &[DataType]| types.iter().any(|dtype| !dtype.is_float8());
+        if !moves && named.as_deref().is_some_and(|types| !computes(types)) {
+            return Err(format!(
+                "-d {}: 8-bit floats are moved but not reduced, and all operations reduce",
+                self.dtype.as_deref().unwrap_or_default()
+            ));
+        }
         Ok(Work {
             operations,
             sizes: self.sizes()?,

@@ -115,6 +115,9 @@ fn mix(seed: u64, rank: usize, index: usize) -> u64 {
 impl Case {
     /// A line that names the case, for messages.
     pub fn describe(&self) -> String {
+        if self.operation == Operation::Barrier {
+            return "barrier".to_owned();
+        }
         let mut text = format!("{} {}", self.operation.name(), self.dtype.name());
         if self.operation.reduces() {
             text += &format!(
@@ -381,7 +384,7 @@ impl Case {
                             show(load(before, index, size), self.dtype)
                         ),
                         Some(Expected::Bits(wanted)) => show(wanted, self.dtype),
-                        Some(Expected::Value(wanted, 0.0)) => format!("{wanted:?}"),
+                        Some(Expected::Value(wanted, 0.0)) => self.show_value(wanted),
                         Some(Expected::Value(wanted, tolerance)) => {
                             format!("{wanted:?} ± {tolerance:e}")
                         }
@@ -418,6 +421,15 @@ impl Case {
             got.is_nan()
         } else {
             got == wanted || (got - wanted).abs() <= tolerance
+        }
+    }
+
+    fn show_value(&self, value: f64) -> String {
+        match format(self.dtype) {
+            Format::Float { exponent, mantissa } => {
+                show(encode_float(value, exponent, mantissa), self.dtype)
+            }
+            _ => format!("{value:?}"),
         }
     }
 

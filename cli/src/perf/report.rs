@@ -137,26 +137,23 @@ impl Header {
     }
 }
 
-/// The two lines that name the columns.
-pub fn column_lines() -> [String; 2] {
+/// The lines that name the columns.
+pub fn column_lines() -> [String; 3] {
     let group = format!(
         "{:>10} {:>8} {:>8} {:>6}",
         "time", "algbw", "busbw", "#wrong"
     );
     let units = format!("{:>10} {:>8} {:>8} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
     let left = |a, b, c, d, e, f| format!("# {a:<14} {b:>11} {c:>11} {d:>10} {e:>7} {f:>5}");
+    let none = left("", "", "", "", "", "");
+    let names = left("operation", "size", "count", "type", "redop", "root");
+    let unit_names = left("", "(B)", "(elements)", "", "", "");
     [
-        format!(
-            "{}   {group}   {group}",
-            left("operation", "size", "count", "type", "redop", "root")
-        ),
-        format!(
-            "{}   {units}   {units}",
-            left("", "(B)", "(elements)", "", "", "")
-        )
-        .trim_end()
-        .to_owned(),
+        format!("{none}   {:^35}   {:^35}", "out of place", "in place"),
+        format!("{names}   {group}   {group}"),
+        format!("{unit_names}   {units}   {units}"),
     ]
+    .map(|line| line.trim_end().to_owned())
 }
 
 impl Row {

@@ -259,7 +259,7 @@ impl Run<'_> {
         let Some(ready) = ready else {
             return Err("the ranks disagree about what is supported".to_owned());
         };
-        let mut wrong = self.sum_up(&all, &case);
+        let mut wrong = self.sum_up(&all, &case, &case.describe());
         if skewed && self.one_machine {
             let number = |one: &Value, name: &str| one[name].as_u64().unwrap_or(0);
             let last = all.iter().map(|one| number(one, "entered")).max();
@@ -337,7 +337,7 @@ impl Run<'_> {
     }
 
     /// Adds up what the participants found in a case and passes on the descriptions.
-    fn sum_up(&mut self, all: &[Value], case: &Case) -> u64 {
+    fn sum_up(&mut self, all: &[Value], case: &Case, what: &str) -> u64 {
         let mut wrong = 0;
         let mut digests = Vec::new();
         for one in all {
@@ -354,7 +354,6 @@ impl Run<'_> {
                 .count();
             if different > 0 {
                 wrong += different as u64;
-                let what = case.describe();
                 let text = format!("{what}: {different} ranks hold other bits than rank 0");
                 self.output.detail(&text);
             }
@@ -419,14 +418,13 @@ impl Run<'_> {
         let mut found = Mismatches::default();
         let mut unsupported = 0u64;
         let mut batch: Option<Vec<u64>> = None;
-        let mut last = self.case(operation, dtype, Reduction::MulSum, 0);
+        let any = self.case(operation, dtype, Reduction::MulSum, 0);
         for (number, (case, passing)) in self.batch(operation, dtype).into_iter().enumerate() {
             line.cases += 1;
             let case = Case {
                 seed: 1000 + number as u64,
                 ..case
             };
-            last = case;
             match self.try_once(case, passing, Some(&mut found))? {
                 Tried::Unsupported(_) => unsupported += 1,
                 Tried::Done((ready, digests)) => {
@@ -444,7 +442,12 @@ impl Run<'_> {
             "unsupported": unsupported,
         });
         let all = self.collect(&own)?;
-        line.wrong += self.sum_up(&all, &last);
+        let what = format!(
+            "{} {}, one of the added cases",
+            operation.name(),
+            dtype.name()
+        );
+        line.wrong += self.sum_up(&all, &any, &what);
         let most = all
             .iter()
             .filter_map(|one| one["unsupported"].as_u64())

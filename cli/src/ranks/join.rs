@@ -45,7 +45,7 @@ struct Names {
 
 const LAUNCHERS: [Names; 4] = [
     Names {
-        launcher: "torchrun",
+        launcher: "torchrun or flagos-comm launch",
         rank: "RANK",
         ranks: &["WORLD_SIZE"],
         local_rank: &["LOCAL_RANK"],
