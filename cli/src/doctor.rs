@@ -1,7 +1,7 @@
 //! `doctor`: what is on this machine, what would be used, and why.
 #![forbid(unsafe_code)]
 
-use crate::library::{Library, Linked, sum, version_text};
+use crate::library::{Library as _, Linked, sum, version_text};
 use crate::sys;
 use clap::Args;
 use flagos_comm::{Communicator, Limit, Options, Stream, UniqueId, internal};
@@ -25,7 +25,7 @@ pub struct DoctorArgs {
 }
 
 /// Variables of others that change what the library does.
-const FOREIGN: [&str; 26] = [
+const FOREIGN: [&str; 29] = [
     "GEMS_VENDOR",
     "FLAGGEMS_VENDOR",
     "LD_LIBRARY_PATH",
@@ -45,6 +45,9 @@ const FOREIGN: [&str; 26] = [
     "FLAGCX_SOCKET_IFNAME",
     "HCCL_IF_IP",
     "CUDA_HOME",
+    "CUDA_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
     "MACA_PATH",
     "PPU_SDK",
     "RANK",
@@ -79,6 +82,14 @@ struct Device {
     index: usize,
     /// What the load report knows about it.
     uuid: Option<String>,
+}
+
+/// A library that was looked for.
+struct Library {
+    title: String,
+    vendor: String,
+    /// File and version of the copy in use.
+    used: Option<String>,
 }
 
 struct Findings {
@@ -137,6 +148,37 @@ impl Findings {
         }
     }
 
+    /// What the load report says about each library.
+    fn libraries(&self) -> Vec<Library> {
+        let report: Value = serde_json::from_str(&self.load_json).unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let used = |attempt: &Value| {
+            let outcome = text(&attempt["outcome"]);
+            ["loaded", "already-loaded"]
+                .contains(&outcome.as_str())
+                .then(|| {
+                    let file = attempt["path"].as_str().or(attempt["name"].as_str());
+                    let version = attempt["version"]
+                        .as_str()
+                        .map(|v| format!(", version {v}"));
+                    format!(
+                        "{}{}",
+                        file.unwrap_or_default(),
+                        version.unwrap_or_default()
+                    )
+                })
+        };
+        list(&report["sections"])
+            .iter()
+            .map(|section| Library {
+                title: text(&section["title"]),
+                vendor: text(&section["vendor"]),
+                used: list(&section["attempts"]).iter().find_map(used),
+            })
+            .collect()
+    }
+
     /// What would be used and why, and what to do about it.
     fn advice(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -168,11 +210,22 @@ impl Findings {
                  used. Look at the variables that hide devices (*_VISIBLE_DEVICES) and at the \
                  permissions of the device files."
             )),
-            (vendor, n) => lines.push(format!(
-                "{vendor} with {n} device{}: up to {n} ranks use its collective library if it was \
-                 loaded (see \"looked for\"); more ranks than devices use the host tier.",
-                if n == 1 { "" } else { "s" }
-            )),
+            (vendor, n) => {
+                lines.push(format!(
+                    "{vendor} with {n} device{}: as many ranks use its collective library, if \
+                     that was loaded; more ranks than devices use the host tier.",
+                    if n == 1 { "" } else { "s" }
+                ));
+                for library in self.libraries().iter().filter(|l| l.vendor == vendor) {
+                    lines.push(match &library.used {
+                        Some(used) => format!("{} in use: {used}", library.title),
+                        None => format!(
+                            "{} was not found or was refused: \"looked for\" says where and why.",
+                            library.title
+                        ),
+                    });
+                }
+            }
         }
         if let Err(why) = &self.vendor {
             lines.push(format!("The vendor could not be determined: {why}"));

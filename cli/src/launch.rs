@@ -12,7 +12,7 @@ use std::time::Duration;
 ///
 /// Each copy gets RANK, LOCAL_RANK (0 to N-1), WORLD_SIZE, LOCAL_WORLD_SIZE (both N), MASTER_ADDR
 /// (127.0.0.1) and MASTER_PORT, as from torchrun, and leads a process group of its own. Lines of
-/// output come out whole, with "[rank] " before each. The first copy that fails ends all others
+/// output come out whole, with `[rank] ` before each. The first copy that fails ends all others
 /// (SIGTERM, and SIGKILL after --grace); its exit code (128 + n for signal n) is the tool's.
 /// Signals are passed on; SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run. Nothing that a copy
 /// started in its process group outlives the run, not even if the tool itself is killed.
@@ -22,7 +22,7 @@ pub struct LaunchArgs {
     #[arg(short = 'n', long = "ranks", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
-    /// Do not put "[rank] " before each line of output
+    /// Do not put `[rank] ` before each line of output
     #[arg(long)]
     no_prefix: bool,
     /// MASTER_PORT for the copies [default: a free port; it is not held, so another program can

@@ -37,6 +37,8 @@ fn arguments() -> impl Iterator<Item = OsString> {
 }
 
 fn main() -> ExitCode {
+    // The engine's warnings go to stderr as they do from the C library (FLAGOSCOMM_LOG).
+    flagos_comm::internal::install_log_sink();
     let result = match cli::Cli::parse_from(arguments()).command {
         cli::Command::Perf(args) => perf::run(&args),
         cli::Command::Launch(args) => launch::run(&args).map_err(|text| (FAILED, text)),
