@@ -1,0 +1,477 @@
+//! `doctor`: what is on this machine, what would be used, and why.
+#![forbid(unsafe_code)]
+
+use crate::library::{Library as _, Linked, sum, version_text};
+use crate::sys;
+use clap::Args;
+use flagos_comm::{Communicator, Limit, Options, Stream, UniqueId, internal};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Say what the library finds on this machine, what it would use, and what to do
+///
+/// Prints the version, facts about the machine, the environment variables that matter, the network
+/// interfaces, every place where a vendor's library or driver was looked for, the devices, and
+/// the result of an all-reduce between two ranks of this process on the host tier. The exit code
+/// is 0 on any machine where the library works, also where there is nothing but the host tier; 1 if
+/// the test fails.
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Variables of others that change what the library does.
+const FOREIGN: [&str; 29] = [
+    "GEMS_VENDOR",
+    "FLAGGEMS_VENDOR",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "MUSA_VISIBLE_DEVICES",
+    "CNRT_VISIBLE_DEVICES",
+    "MLU_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_DEBUG",
+    "NCCL_COMM_ID",
+    "GLOO_SOCKET_IFNAME",
+    "FLAGCX_SOCKET_IFNAME",
+    "HCCL_IF_IP",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "MACA_PATH",
+    "PPU_SDK",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+];
+
+/// Prints the report; the result is this process's exit code.
+///
+/// # Errors
+/// If stdout can't take it.
+pub fn run(args: &DoctorArgs) -> Result<u8, String> {
+    let findings = Findings::gather();
+    let text = if args.json {
+        serde_json::to_string_pretty(&findings.json()).map_err(|e| e.to_string())? + "\n"
+    } else {
+        findings.text()
+    };
+    use std::io::Write as _;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            return Err(format!("can't write the report: {error}"));
+        }
+        _ => {}
+    }
+    Ok(u8::from(findings.self_test.is_err()))
+}
+
+struct Device {
+    index: usize,
+    /// What the load report knows about it.
+    uuid: Option<String>,
+}
+
+/// A library that was looked for.
+struct Library {
+    title: String,
+    vendor: String,
+    /// File and version of the copy in use.
+    used: Option<String>,
+}
+
+struct Findings {
+    version: String,
+    host: String,
+    cores: usize,
+    huge_pages: Vec<(String, String)>,
+    shared_memory: Option<(u64, u64)>,
+    secure: bool,
+    environment: Vec<(String, String)>,
+    interfaces: Vec<sys::Interface>,
+    load_text: String,
+    load_json: String,
+    vendor: Result<String, String>,
+    devices: Result<Vec<Device>, String>,
+    self_test: Result<Duration, String>,
+}
+
+impl Findings {
+    fn gather() -> Findings {
+        // The self test asks the library for something first, so that the report of what was
+        // loaded is about what happens in use.
+        let self_test = self_test(Duration::from_secs(20));
+        let load_json = internal::load_report_json();
+        let devices = Linked
+            .device_count()
+            .map_err(|e| e.text().to_owned())
+            .map(|count| {
+                let count = usize::try_from(count).unwrap_or(0);
+                let report: Value = serde_json::from_str(&load_json).unwrap_or_default();
+                let uuid =
+                    |index: usize| report["devices"][index]["uuid"].as_str().map(str::to_owned);
+                (0..count)
+                    .map(|index| Device {
+                        index,
+                        uuid: uuid(index),
+                    })
+                    .collect()
+            });
+        Findings {
+            version: version_text(Linked.version_code()),
+            host: sys::host_name(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            huge_pages: huge_pages(),
+            shared_memory: sys::file_system(c"/dev/shm"),
+            secure: sys::secure_mode(),
+            environment: environment(),
+            interfaces: sys::interfaces(),
+            load_text: internal::load_report_text(),
+            load_json,
+            vendor: internal::vendor()
+                .map(str::to_owned)
+                .map_err(|e| e.text().to_owned()),
+            devices,
+            self_test,
+        }
+    }
+
+    /// What the load report says about each library.
+    fn libraries(&self) -> Vec<Library> {
+        let report: Value = serde_json::from_str(&self.load_json).unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let used = |attempt: &Value| {
+            let outcome = text(&attempt["outcome"]);
+            ["loaded", "already-loaded"]
+                .contains(&outcome.as_str())
+                .then(|| {
+                    let file = attempt["path"].as_str().or(attempt["name"].as_str());
+                    let version = attempt["version"]
+                        .as_str()
+                        .map(|v| format!(", version {v}"));
+                    format!(
+                        "{}{}",
+                        file.unwrap_or_default(),
+                        version.unwrap_or_default()
+                    )
+                })
+        };
+        list(&report["sections"])
+            .iter()
+            .map(|section| Library {
+                title: text(&section["title"]),
+                vendor: text(&section["vendor"]),
+                used: list(&section["attempts"]).iter().find_map(used),
+            })
+            .collect()
+    }
+
+    /// What would be used and why, and what to do about it.
+    fn advice(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let set = |name: &str| {
+            self.environment
+                .iter()
+                .find(|(n, _)| n == name)
+                .map(|(_, v)| v)
+        };
+        let devices = self.devices.as_ref().map_or(0, Vec::len);
+        let vendor = self.vendor.as_deref().unwrap_or("host");
+        match (vendor, devices) {
+            ("" | "host", _) => {
+                lines.push(
+                    "No accelerator was found: collectives run on the host tier, in the memory of \
+                     the processes. That needs nothing else."
+                        .to_owned(),
+                );
+                lines.push(
+                    "If this machine has an accelerator: install its driver and collective \
+                     library where the lines of \"looked for\" say, or name the file in the \
+                     variable they name, and set GEMS_VENDOR to the vendor to be told why it \
+                     can't be used."
+                        .to_owned(),
+                );
+            }
+            (vendor, 0) => lines.push(format!(
+                "The driver of {vendor} is there but shows no device: the host tier would be \
+                 used. Look at the variables that hide devices (*_VISIBLE_DEVICES) and at the \
+                 permissions of the device files."
+            )),
+            (vendor, n) => {
+                lines.push(format!(
+                    "{vendor} with {n} device{}: as many ranks use its collective library, if \
+                     that was loaded; more ranks than devices use the host tier.",
+                    if n == 1 { "" } else { "s" }
+                ));
+                for library in self.libraries().iter().filter(|l| l.vendor == vendor) {
+                    lines.push(match &library.used {
+                        Some(used) => format!("{} in use: {used}", library.title),
+                        None => format!(
+                            "{} was not found or was refused: \"looked for\" says where and why.",
+                            library.title
+                        ),
+                    });
+                }
+            }
+        }
+        if let Err(why) = &self.vendor {
+            lines.push(format!("The vendor could not be determined: {why}"));
+        }
+        if let Some(tiers) = set("FLAGOSCOMM_TIERS") {
+            lines.push(format!(
+                "FLAGOSCOMM_TIERS={tiers} restricts and orders the tiers."
+            ));
+        }
+        if self.secure {
+            lines.push(
+                "This process runs in secure mode (set-user-id or capabilities): variables that \
+                 name paths are ignored."
+                    .to_owned(),
+            );
+        }
+        match self.shared_memory {
+            Some((size, _)) if size < 64 << 20 => lines.push(format!(
+                "/dev/shm holds only {}: harmless here (the host tier does not use it), but \
+                 vendors' libraries fail with a bus error when it is full. In a container give \
+                 --shm-size=1g.",
+                amount(size)
+            )),
+            None => lines.push("/dev/shm is missing; vendors' libraries need it.".to_owned()),
+            _ => {}
+        }
+        let outside = |i: &&sys::Interface| i.up && !i.address.is_loopback();
+        if !self.interfaces.iter().any(|i| outside(&i)) {
+            lines.push(
+                "There is no network interface but loopback: only ranks on this machine can meet."
+                    .to_owned(),
+            );
+        }
+        match &self.self_test {
+            Ok(_) => lines.push("The host tier works: the two-rank test passed.".to_owned()),
+            Err(why) => lines.push(format!("The host tier does not work here: {why}")),
+        }
+        lines
+    }
+
+    fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String can't fail.
+        let mut put = |line: String| {
+            let _ = writeln!(out, "{line}");
+        };
+        put(format!("flagos-comm {}", self.version));
+        put(String::new());
+        put("machine".to_owned());
+        put(format!("  name            {}", self.host));
+        put(format!("  cores           {}", self.cores));
+        for (name, value) in &self.huge_pages {
+            put(format!("  {name:<15} {value}"));
+        }
+        put(match self.shared_memory {
+            Some((size, free)) => {
+                format!(
+                    "  /dev/shm        {} of {} free",
+                    amount(free),
+                    amount(size)
+                )
+            }
+            None => "  /dev/shm        missing".to_owned(),
+        });
+        put(format!(
+            "  secure mode     {}",
+            if self.secure { "yes" } else { "no" }
+        ));
+        put(String::new());
+        put("environment".to_owned());
+        if self.environment.is_empty() {
+            put("  no variable that matters is set (FLAGOSCOMM_*, GEMS_VENDOR, ...)".to_owned());
+        }
+        for (name, value) in &self.environment {
+            put(format!("  {name}={value}"));
+        }
+        put(String::new());
+        put("network interfaces".to_owned());
+        for interface in &self.interfaces {
+            let state = if interface.up { "" } else { " (down)" };
+            put(format!(
+                "  {:<15} {}{state}",
+                interface.name, interface.address
+            ));
+        }
+        put(String::new());
+        put("looked for".to_owned());
+        if self.load_text.trim().is_empty() {
+            put("  nothing yet".to_owned());
+        }
+        for line in self.load_text.lines() {
+            put(format!("  {line}"));
+        }
+        put(String::new());
+        put("devices".to_owned());
+        match &self.devices {
+            Ok(devices) if devices.is_empty() => put("  none".to_owned()),
+            Ok(devices) => {
+                for device in devices {
+                    let uuid = device.uuid.as_deref().unwrap_or("");
+                    put(format!("  {} {uuid}", device.index).trim_end().to_owned());
+                }
+            }
+            Err(why) => put(format!("  unknown: {why}")),
+        }
+        put(String::new());
+        put("two-rank test on the host tier".to_owned());
+        put(match &self.self_test {
+            Ok(time) => format!("  passed in {:.1} ms", time.as_secs_f64() * 1e3),
+            Err(why) => format!("  FAILED: {why}"),
+        });
+        put(String::new());
+        put("verdict".to_owned());
+        for line in self.advice() {
+            put(format!("  {line}"));
+        }
+        out
+    }
+
+    fn json(&self) -> Value {
+        let pairs = |pairs: &[(String, String)]| -> Value {
+            pairs
+                .iter()
+                .map(|(name, value)| (name.clone(), json!(value)))
+                .collect()
+        };
+        let interfaces: Vec<Value> = self
+            .interfaces
+            .iter()
+            .map(|i| json!({"name": i.name, "address": i.address.to_string(), "up": i.up}))
+            .collect();
+        let devices = match &self.devices {
+            Ok(devices) => {
+                let list = devices
+                    .iter()
+                    .map(|d| json!({"index": d.index, "uuid": d.uuid}));
+                list.collect()
+            }
+            Err(why) => json!({ "error": why }),
+        };
+        let load = serde_json::from_str::<Value>(&self.load_json);
+        json!({
+            "format": "flagos-comm doctor 1",
+            "version": self.version,
+            "machine": {
+                "name": self.host,
+                "cores": self.cores,
+                "huge_pages": pairs(&self.huge_pages),
+                "shm_bytes": self.shared_memory.map(|s| s.0),
+                "shm_free_bytes": self.shared_memory.map(|s| s.1),
+                "secure_mode": self.secure,
+            },
+            "environment": pairs(&self.environment),
+            "interfaces": interfaces,
+            "load_report": load.unwrap_or_else(|_| json!(self.load_text)),
+            "vendor": self.vendor.as_ref().ok(),
+            "vendor_error": self.vendor.as_ref().err(),
+            "devices": devices,
+            "self_test": {
+                "passed": self.self_test.is_ok(),
+                "milliseconds": self.self_test.as_ref().ok().map(|t| t.as_secs_f64() * 1e3),
+                "error": self.self_test.as_ref().err(),
+            },
+            "verdict": self.advice(),
+        })
+    }
+}
+
+fn environment() -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = std::env::vars_os()
+        .map(|(name, value)| {
+            let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
+            (text(name), text(value))
+        })
+        .filter(|(name, _)| name.starts_with("FLAGOSCOMM_") || FOREIGN.contains(&name.as_str()))
+        .collect();
+    found.sort();
+    found
+}
+
+fn huge_pages() -> Vec<(String, String)> {
+    let directory = "/sys/kernel/mm/transparent_hugepage";
+    let mut found = Vec::new();
+    for (name, file) in [("huge pages", "enabled"), ("shared huge", "shmem_enabled")] {
+        if let Ok(text) = std::fs::read_to_string(format!("{directory}/{file}")) {
+            // The chosen one is in brackets.
+            let chosen = text.split_whitespace().find(|word| word.starts_with('['));
+            let chosen = chosen.unwrap_or("unknown").trim_matches(['[', ']']);
+            found.push((name.to_owned(), chosen.to_owned()));
+        }
+    }
+    if let Ok(text) = std::fs::read_to_string("/proc/sys/vm/nr_hugepages") {
+        found.push(("reserved huge".to_owned(), text.trim().to_owned()));
+    }
+    found
+}
+
+fn amount(bytes: u64) -> String {
+    match bytes {
+        b if b >= 1 << 30 => format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64),
+        b => format!("{:.1} MiB", b as f64 / (1u64 << 20) as f64),
+    }
+}
+
+/// An all-reduce between two ranks that are threads of this process.
+fn self_test(limit: Duration) -> Result<Duration, String> {
+    let started = std::time::Instant::now();
+    let id = UniqueId::new().map_err(|e| e.text().to_owned())?;
+    let (sender, results) = mpsc::channel();
+    for rank in 0..2 {
+        let (id, sender) = (id.clone(), sender.clone());
+        std::thread::spawn(move || {
+            // Too late if the other end has stopped listening.
+            let _ = sender.send(one_rank(&id, rank, limit));
+        });
+    }
+    drop(sender);
+    for _ in 0..2 {
+        match results.recv_timeout(limit + Duration::from_secs(5)) {
+            Ok(result) => result?,
+            Err(_) => return Err(format!("no answer in {} s", limit.as_secs() + 5)),
+        }
+    }
+    Ok(started.elapsed())
+}
+
+fn one_rank(id: &UniqueId, rank: usize, limit: Duration) -> Result<(), String> {
+    let options = Options {
+        init_timeout: Limit::After(limit),
+        collective_timeout: Limit::After(limit),
+        tiers: Some("host".to_owned()),
+        name: Some("doctor".to_owned()),
+        ..Options::default()
+    };
+    let words = |e: flagos_comm::Error| format!("rank {rank}: {} ({:?})", e.text(), e.code());
+    let comm = Communicator::init_rank(2, id, rank, &options).map_err(words)?;
+    let stream = Stream::create().map_err(words)?;
+    let values: Vec<f32> = (0..1000).map(|i| (i * (rank + 1)) as f32).collect();
+    let wanted: Vec<f32> = (0..1000).map(|i| (i * 3) as f32).collect();
+    sum(&comm, &values, stream).map_err(words).and_then(|got| {
+        stream.destroy().map_err(words)?;
+        comm.destroy().map_err(words)?;
+        if got == wanted {
+            Ok(())
+        } else {
+            Err(format!("rank {rank}: the sum is wrong"))
+        }
+    })
+}
