@@ -38,7 +38,7 @@ static int run(int rank, int nranks, int pipes[][2]) {
     }
 
     /* With a device for each rank take the rank's own; the library binds to the current one. */
-    int32_t devices = 0;
+    int devices = 0;
     CHECK(flagosGetDeviceCount(&devices));
     if (devices >= nranks) CHECK(flagosSetDevice(rank));
     CHECK(flagosCommInitRank(&comm, nranks, &id, rank));

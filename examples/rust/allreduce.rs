@@ -3,9 +3,7 @@
 //! `cargo run --release --example allreduce -- 4` runs four ranks (default 2). Exit status 0 if
 //! every rank got the right sums.
 
-use flagos_comm::{
-    Communicator, DataType, Op, Options, RedOp, Stream, UNIQUE_ID_BYTES, UniqueId,
-};
+use flagos_comm::{Communicator, DataType, Op, Options, RedOp, Stream, UNIQUE_ID_BYTES, UniqueId};
 use std::io::{Read, Write};
 use std::process::{Command, ExitCode, Stdio};
 

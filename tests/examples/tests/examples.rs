@@ -38,7 +38,14 @@ fn c_allreduce_dynamic_and_static() {
 
 #[test]
 fn cpp_allreduce() {
-    let flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"];
+    let flags = [
+        "-std=c++17",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+    ];
     let program = compile(
         "c++",
         &flags,
@@ -149,14 +156,25 @@ fn python() -> Result<&'static Path, &'static str> {
             if imports(&own) {
                 return Ok(own);
             }
-            let step = |program: &Path, args: &[&str]| match Command::new(program).args(args).output() {
-                Ok(out) if out.status.success() => Ok(()),
-                Ok(out) => Err(format!("{} {}: {}", program.display(), args.join(" "), text(&out))),
-                Err(e) => Err(format!("{}: {e}", program.display())),
-            };
-            let dir = dir.to_str().ok_or("the target folder's name is not UTF-8")?;
+            let step =
+                |program: &Path, args: &[&str]| match Command::new(program).args(args).output() {
+                    Ok(out) if out.status.success() => Ok(()),
+                    Ok(out) => Err(format!(
+                        "{} {}: {}",
+                        program.display(),
+                        args.join(" "),
+                        text(&out)
+                    )),
+                    Err(e) => Err(format!("{}: {e}", program.display())),
+                };
+            let dir = dir
+                .to_str()
+                .ok_or("the target folder's name is not UTF-8")?;
             step(&system, &["-m", "venv", "--clear", dir])?;
-            step(&own, &["-m", "pip", "install", "--quiet", "numpy", "scikit-learn"])?;
+            step(
+                &own,
+                &["-m", "pip", "install", "--quiet", "numpy", "scikit-learn"],
+            )?;
             if imports(&own) {
                 Ok(own)
             } else {
