@@ -205,7 +205,12 @@ fn plot(file: &Path, rows: &[Row], title: &str) -> Result<(), Box<dyn std::error
             mine().map(|r| Circle::new(point(r, "/ratio/median"), 3, color.filled())),
         )?;
     }
-    chart.configure_series_labels().border_style(BLACK).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE)
+        .border_style(BLACK)
+        .draw()?;
     area.present()?;
     Ok(())
 }

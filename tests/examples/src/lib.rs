@@ -91,6 +91,15 @@ pub fn rust_example(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("cargo built no example {name}"))
 }
 
+/// Builds the `flagos-comm` tool and returns the program.
+pub fn tool() -> PathBuf {
+    let files = cargo_artifacts(&["build", "-p", "flagos-comm-cli", "--bin", "flagos-comm"]);
+    files
+        .into_iter()
+        .rfind(|f| f.file_name().is_some_and(|n| n == "flagos-comm"))
+        .expect("cargo built no flagos-comm")
+}
+
 /// A folder for build products of the tests, under the target folder.
 pub fn scratch(name: &str) -> PathBuf {
     let target = c_library().dir.parent().expect("release lies in target");

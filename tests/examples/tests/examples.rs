@@ -1,7 +1,7 @@
 //! Every program under examples/ is built as the README says and run.
 
 use flagos_comm_test_examples::{
-    Link, NATIVE_STATIC_LIBS, c_library, compile, root, run, rust_example, scratch, text,
+    Link, NATIVE_STATIC_LIBS, c_library, compile, root, run, rust_example, scratch, text, tool,
 };
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -249,38 +249,27 @@ fn python_train_digits_sees_a_flipped_bit() {
     );
 }
 
-/// The example joins ranks that a launcher started.
+/// The example joins ranks that the tool's launcher started.
 #[test]
-fn python_train_digits_under_a_launcher() {
+fn python_train_digits_under_the_launcher() {
     let Ok(python) = python() else {
-        println!("SKIPPED: python_train_digits_under_a_launcher: no numpy and scikit-learn");
+        println!("SKIPPED: python_train_digits_under_the_launcher: no numpy and scikit-learn");
         return;
     };
-    // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .and_then(|l| l.local_addr())
-        .expect("a port of the loopback interface")
-        .port()
-        .to_string();
-    let rank = |rank: &'static str| {
-        let port = port.clone();
-        std::thread::spawn(move || {
-            run(
-                Command::new(python)
-                    .arg(root().join("examples/python/train_digits.py"))
-                    .arg("--lib")
-                    .arg(&c_library().shared)
-                    .args(["--epochs", "2"])
-                    .env("RANK", rank)
-                    .env("WORLD_SIZE", "2")
-                    .env("MASTER_ADDR", "127.0.0.1")
-                    .env("MASTER_PORT", port),
-                LIMIT,
-            )
-        })
-    };
-    for handle in [rank("1"), rank("0")] {
-        let out = handle.join().expect("the thread does not panic");
-        assert!(out.status.success(), "{}", text(&out));
-    }
+    let out = run(
+        Command::new(tool())
+            .args(["launch", "-n", "2", "--"])
+            .arg(python)
+            .arg(root().join("examples/python/train_digits.py"))
+            .arg("--lib")
+            .arg(&c_library().shared)
+            .args(["--epochs", "2"]),
+        LIMIT,
+    );
+    assert!(out.status.success(), "{}", text(&out));
+    assert!(
+        text(&out).contains("2 ranks") && text(&out).contains("bit-identical"),
+        "{}",
+        text(&out)
+    );
 }
