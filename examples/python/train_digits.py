@@ -330,9 +330,12 @@ def main():
         print("RANK and WORLD_SIZE are set but MASTER_PORT is not; use --ranks N to start the ranks here",
               file=sys.stderr)
         return 2
+    port = int(port or 0)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        port += 1  # torchrun itself listens on MASTER_PORT
     return run_rank(
         rank, options.ranks,
-        lambda library: flagos_comm.exchange_id(library, rank, options.ranks, address, int(port or 0)),
+        lambda library: flagos_comm.exchange_id(library, rank, options.ranks, address, port),
         options,
     )
 
