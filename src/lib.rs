@@ -1,11 +1,14 @@
 //! Collective communication on any accelerator, without being built for a vendor.
 
 mod api;
+mod bootstrap;
 mod comm;
+mod control;
 mod error;
 mod host;
 #[doc(hidden)]
 pub mod internal;
+mod sys;
 mod types;
 
 pub use api::*;

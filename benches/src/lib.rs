@@ -1,5 +1,6 @@
 //! What the benchmarks share: facts about the machine that stand beside every figure.
 
+use flagos_comm_testkit::cargo::{target_dir, workspace};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
@@ -102,11 +103,12 @@ pub fn date() -> String {
 
 /// The commit that the working tree stands on, with a `+` if it was changed.
 pub fn commit() -> String {
-    first_line(
-        Command::new("git")
-            .current_dir(flagos_comm_test_examples::root())
-            .args(["describe", "--always", "--dirty=+", "--exclude=*"]),
-    )
+    first_line(Command::new("git").current_dir(workspace()).args([
+        "describe",
+        "--always",
+        "--dirty=+",
+        "--exclude=*",
+    ]))
     .unwrap_or_else(|| "unknown".into())
 }
 
@@ -124,6 +126,16 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
             .map(|dir| dir.join(name))
             .find(|file| file.is_file())
     })
+}
+
+/// A folder for what a benchmark builds, under the target folder.
+///
+/// # Panics
+/// If it can't be made.
+pub fn scratch(name: &str) -> PathBuf {
+    let dir = target_dir().join(name);
+    std::fs::create_dir_all(&dir).expect("a folder under target can be made");
+    dir
 }
 
 /// `8 B`, `64 KiB`, `16 MiB`.

@@ -1,3 +1,4 @@
 //! A communicator's life.
 
 pub mod options;
+pub(crate) mod rare;

@@ -1,8 +1,9 @@
 //! What one call costs over the same call of the vendor's library, in instructions, exactly.
 
 use clap::Parser;
-use flagos_comm_benches::{commit, date, find_program};
-use flagos_comm_test_examples::{c_library, root, scratch};
+use flagos_comm_benches::{commit, date, find_program, scratch};
+use flagos_comm_testkit::Standins;
+use flagos_comm_testkit::cargo::{libflagos, workspace};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,13 +47,6 @@ const OPERATIONS: [&str; 10] = [
     "Recv",
 ];
 
-/// The stand-ins: source, name of the library, flags.
-const STAND_INS: [(&str, &str, &[&str]); 3] = [
-    ("nccl.c", "libnccl.so.2", &["-DFAKE_BARE"]),
-    ("cuda_driver.c", "libcuda.so.1", &[]),
-    ("cuda_runtime.c", "libcudart.so.12", &[]),
-];
-
 type Result<T> = std::result::Result<T, String>;
 
 fn finish(command: &mut Command) -> Result<()> {
@@ -68,28 +62,13 @@ fn finish(command: &mut Command) -> Result<()> {
     ))
 }
 
-/// Builds the stand-ins and the driver into `dir`.
+/// Builds the driver into `dir`.
 fn build(dir: &Path) -> Result<PathBuf> {
-    let sources = root().join("tests/fakevendor");
-    for (source, library, flags) in STAND_INS {
-        finish(
-            Command::new("cc")
-                .args(["-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-w"])
-                .args(flags)
-                .arg("-I")
-                .arg(&sources)
-                .arg(sources.join(source))
-                .arg(format!("-Wl,-soname,{library}"))
-                .arg("-o")
-                .arg(dir.join(library))
-                .args(["-lpthread", "-ldl", "-lm"]),
-        )?;
-    }
     let driver = dir.join("driver");
     finish(
         Command::new("cc")
             .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"])
-            .arg(root().join("benches/instructions/driver.c"))
+            .arg(workspace().join("benches/instructions/driver.c"))
             .arg("-o")
             .arg(&driver)
             .arg("-ldl"),
@@ -228,6 +207,7 @@ fn forbidden(function: &str) -> Option<&'static str> {
 }
 
 struct Measure<'a> {
+    standins: &'a Standins,
     driver: &'a Path,
     dir: &'a Path,
     calls: u64,
@@ -241,23 +221,17 @@ struct Cost {
 impl Measure<'_> {
     fn profile(&self, mode: &str, operation: &str, calls: u64, library: &Path) -> Result<Profile> {
         let file = self.dir.join(format!("callgrind.{mode}.{operation}"));
-        let mut path = self.dir.as_os_str().to_owned();
-        if let Some(old) = std::env::var_os("LD_LIBRARY_PATH").filter(|old| !old.is_empty()) {
-            path.push(":");
-            path.push(old);
-        }
-        finish(
-            Command::new("valgrind")
-                .args(["-q", "--tool=callgrind", "--collect-atstart=no"])
-                .args(["--toggle-collect=counted_*"])
-                .args(["--collect-systime=yes", "--collect-bus=yes"])
-                .arg(format!("--callgrind-out-file={}", file.display()))
-                .arg(self.driver)
-                .args([mode, operation, &calls.to_string()])
-                .arg(library)
-                .env("LD_LIBRARY_PATH", path)
-                .env("GEMS_VENDOR", "nvidia"),
-        )?;
+        let mut command = Command::new("valgrind");
+        command
+            .args(["-q", "--tool=callgrind", "--collect-atstart=no"])
+            .args(["--toggle-collect=counted_*"])
+            .args(["--collect-systime=yes", "--collect-bus=yes"])
+            .arg(format!("--callgrind-out-file={}", file.display()))
+            .arg(self.driver)
+            .args([mode, operation, &calls.to_string()])
+            .arg(library)
+            .env("GEMS_VENDOR", "nvidia");
+        finish(self.standins.env(&mut command))?;
         let text =
             std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
         Ok(parse(&text))
@@ -293,16 +267,18 @@ fn measure(options: &Options) -> Result<bool> {
         Some(lib) => lib
             .canonicalize()
             .map_err(|e| format!("{}: {e}", lib.display()))?,
-        None => c_library().shared.clone(),
+        None => libflagos(),
     };
     let dir = scratch("instructions");
     let driver = build(&dir)?;
+    let standins = Standins::builder().bare().build();
     let measure = Measure {
+        standins: &standins,
         driver: &driver,
         dir: &dir,
         calls: options.calls.max(1),
     };
-    let direct_library = dir.join(STAND_INS[0].1);
+    let direct_library = standins.nccl();
     let wanted: Vec<&str> = if options.operations.is_empty() {
         OPERATIONS.to_vec()
     } else {

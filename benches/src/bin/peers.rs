@@ -1,8 +1,10 @@
 //! flagosAllReduce on the host tier against Open MPI and gloo, paired in the same processes.
 
 use clap::Parser;
-use flagos_comm_benches::{Probe, commit, cores, date, find_program, processor, size_name};
-use flagos_comm_test_examples::{c_library, root, scratch};
+use flagos_comm_benches::{
+    Probe, commit, cores, date, find_program, processor, scratch, size_name,
+};
+use flagos_comm_testkit::cargo::{libflagos, workspace};
 use plotters::prelude::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -87,8 +89,8 @@ fn build(peer: &Peer, dir: &Path) -> Result<PathBuf, String> {
     let out = Command::new(peer.compiler)
         .args(peer.flags)
         .arg("-I")
-        .arg(root().join("include"))
-        .arg(root().join(peer.source))
+        .arg(workspace().join("include"))
+        .arg(workspace().join(peer.source))
         .arg("-o")
         .arg(&program)
         .args(peer.libraries)
@@ -217,10 +219,7 @@ fn plot(file: &Path, rows: &[Row], title: &str) -> Result<(), Box<dyn std::error
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let lib = options
-        .lib
-        .clone()
-        .unwrap_or_else(|| c_library().shared.clone());
+    let lib = options.lib.clone().unwrap_or_else(libflagos);
     let dir = scratch("peers");
     let out = options.out.clone().unwrap_or_else(|| dir.clone());
     let mut rows = Vec::new();

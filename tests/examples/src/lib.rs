@@ -1,114 +1,47 @@
-//! Building what the tests and benchmarks run: the C library and programs against it.
-//!
-//! `cargo test` builds no cdylib of a sibling package, so the library comes from a nested
-//! `cargo build`.
+//! Compiling programs against the C library, as a user would, and running them under a deadline.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use flagos_comm_testkit::cargo::{libflagos, release, target_dir, workspace};
+use flagos_comm_testkit::ranks::{self, Output};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
 
-/// Top of the repository.
-pub fn root() -> &'static Path {
-    static ROOT: OnceLock<PathBuf> = OnceLock::new();
-    ROOT.get_or_init(|| {
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .ancestors()
-            .nth(2)
-            .expect("the package lies two folders below the top")
-            .to_path_buf()
-    })
-}
-
-fn cargo_artifacts(args: &[&str]) -> Vec<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let out = Command::new(cargo)
-        .current_dir(root())
+/// Builds a program of the workspace in the debug profile: `cargo build` with these arguments leaves `file` in
+/// `target/debug`.
+///
+/// # Panics
+/// If the build fails or makes no such file.
+pub fn program(args: &[&str], file: &str) -> PathBuf {
+    let target = target_dir();
+    let out = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .current_dir(workspace())
+        .args(["build", "--quiet", "--target-dir"])
+        .arg(&target)
         .args(args)
-        .args(["--message-format=json-render-diagnostics"])
-        .stderr(std::process::Stdio::inherit())
         .output()
         .expect("cargo can be started");
-    assert!(out.status.success(), "`cargo {}` failed", args.join(" "));
-    let mut files = Vec::new();
-    for line in String::from_utf8_lossy(&out.stdout).lines() {
-        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else {
-            continue;
-        };
-        if message["reason"] == "compiler-artifact" {
-            files.extend(
-                message["filenames"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .chain(Some(&message["executable"]))
-                    .filter_map(|f| f.as_str())
-                    .map(PathBuf::from),
-            );
-        }
-    }
-    files
+    assert!(
+        out.status.success(),
+        "cargo build {}:\n{}",
+        args.join(" "),
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let path = target.join("debug").join(file);
+    assert!(path.is_file(), "cargo built no {}", path.display());
+    path
 }
 
-/// The files of the C library.
-#[derive(Debug)]
-pub struct CLibrary {
-    /// `libflagos_comm.so`
-    pub shared: PathBuf,
-    /// `libflagos_comm.a`
-    pub archive: PathBuf,
-    /// The folder of the two, usually `target/release`.
-    pub dir: PathBuf,
-}
-
-/// Builds `libflagos_comm.so` and `.a` in the release profile, once per process.
-pub fn c_library() -> &'static CLibrary {
-    static BUILT: OnceLock<CLibrary> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let files = cargo_artifacts(&["build", "--release", "-p", "flagos-comm-capi-flagos"]);
-        let find = |name: &str| {
-            files
-                .iter()
-                .find(|f| f.file_name().is_some_and(|n| n == name))
-                .unwrap_or_else(|| panic!("cargo built no {name}"))
-                .clone()
-        };
-        let shared = find("libflagos_comm.so");
-        CLibrary {
-            archive: find("libflagos_comm.a"),
-            dir: shared.parent().expect("a file has a folder").to_path_buf(),
-            shared,
-        }
-    })
-}
-
-/// Builds an example of the root package and returns the program.
-pub fn rust_example(name: &str) -> PathBuf {
-    let files = cargo_artifacts(&["build", "-p", "flagos-comm", "--example", name]);
-    files
-        .into_iter()
-        .rfind(|f| f.file_name().is_some_and(|n| n == name))
-        .unwrap_or_else(|| panic!("cargo built no example {name}"))
-}
-
-/// Builds the `flagos-comm` tool and returns the program.
-pub fn tool() -> PathBuf {
-    let files = cargo_artifacts(&["build", "-p", "flagos-comm-cli", "--bin", "flagos-comm"]);
-    files
-        .into_iter()
-        .rfind(|f| f.file_name().is_some_and(|n| n == "flagos-comm"))
-        .expect("cargo built no flagos-comm")
-}
-
-/// A folder for build products of the tests, under the target folder.
+/// A folder for what the tests build, under the target folder.
+///
+/// # Panics
+/// If it can't be made.
 pub fn scratch(name: &str) -> PathBuf {
-    let target = c_library().dir.parent().expect("release lies in target");
-    let dir = target.join(name);
+    let dir = target_dir().join(name);
     std::fs::create_dir_all(&dir).expect("a folder under target can be made");
     dir
 }
 
-/// What a static link needs beside the archive: README's line, which a test compares with
+/// What a static link needs beside the archive: the README's line. A test compares it with
 /// `rustc --print native-static-libs`.
 pub const NATIVE_STATIC_LIBS: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
@@ -121,29 +54,33 @@ pub enum Link {
     Static,
 }
 
-/// Compiles one source file under the repository against the header and the library.
+/// Compiles one source file of the repository against the header and the library.
+///
+/// # Panics
+/// If that fails.
 pub fn compile(compiler: &str, flags: &[&str], source: &str, link: Link, name: &str) -> PathBuf {
     let dir = scratch("examples-test");
     let program = dir.join(name);
-    let library = c_library();
     let mut command = Command::new(compiler);
     command
         .args(flags)
         .arg("-I")
-        .arg(root().join("include"))
-        .arg(root().join(source))
+        .arg(workspace().join("include"))
+        .arg(workspace().join(source))
         .arg("-o")
         .arg(&program);
     match link {
         Link::Static => {
-            command.arg(&library.archive);
+            command.arg(release("flagos-comm-capi-flagos", "libflagos_comm.a"));
             command.args(NATIVE_STATIC_LIBS.split(' '));
         }
         Link::Shared => {
-            // Programs ask for the SONAME, a name that an installation provides.
+            // Programs ask for the SONAME, a name that an installation provides. A folder of its own,
+            // so that two tests do not make the link at once.
+            let dir = scratch(&format!("examples-test/{name}.lib"));
             let soname = dir.join("libflagos_comm.so.0");
             let _ = std::fs::remove_file(&soname);
-            std::os::unix::fs::symlink(&library.shared, &soname).expect("a link can be made");
+            std::os::unix::fs::symlink(libflagos(), &soname).expect("a link can be made");
             command
                 .arg(&soname)
                 .arg(format!("-Wl,-rpath,{}", dir.display()));
@@ -160,51 +97,19 @@ pub fn compile(compiler: &str, flags: &[&str], source: &str, link: Link, name: &
     program
 }
 
-/// Runs a command and returns its output; a command that hangs is killed and is a failure.
-pub fn run(command: &mut Command, limit: Duration) -> Output {
-    use std::process::Stdio;
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|e| panic!("{command:?} can't be started: {e}"));
-    let deadline = Instant::now() + limit;
-    let read = |from: Option<Box<dyn std::io::Read + Send>>| {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(mut from) = from {
-                let _ = from.read_to_end(&mut bytes);
-            }
-            bytes
-        })
-    };
-    let stdout = read(child.stdout.take().map(|s| Box::new(s) as _));
-    let stderr = read(child.stderr.take().map(|s| Box::new(s) as _));
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("a child can be waited for") {
-            break status;
-        }
-        if Instant::now() > deadline {
-            let _ = child.kill();
-            let _ = child.wait();
-            panic!("{command:?} was still running after {limit:?}");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    Output {
-        status,
-        stdout: stdout.join().expect("the reader does not panic"),
-        stderr: stderr.join().expect("the reader does not panic"),
-    }
+/// Runs a program; after two minutes it is killed with everything that it started.
+///
+/// # Panics
+/// If it can't be started.
+pub fn run(command: impl Fn() -> Command) -> Output {
+    ranks::run(1, |_| command(), Duration::from_secs(120))
+        .pop()
+        .expect("one process gives one result")
 }
 
-/// Both streams of a finished command, for an assertion's text.
-pub fn text(out: &Output) -> String {
-    format!(
-        "{}\n{}{}",
-        out.status,
-        String::from_utf8_lossy(&out.stdout),
-        String::from_utf8_lossy(&out.stderr)
-    )
+/// A command with arguments, for [`run`].
+pub fn command(program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args);
+    command
 }
