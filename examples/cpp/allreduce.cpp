@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <iostream>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -15,11 +17,11 @@ namespace {
 
 constexpr std::size_t count = 1000;
 
-void run(int rank, int nranks, const flagosUniqueId& id) {
+void run(int rank, int nranks, const flagos::UniqueId& id) {
     // Vectors are host memory, so the host tier is asked for: it needs no accelerator.
-    flagos::Config config;
-    config.tiers("host");
-    flagos::Communicator comm(nranks, id, rank, config);
+    flagosConfig_t config = FLAGOS_CONFIG_INITIALIZER;
+    config.tiers = "host";
+    flagos::Communicator comm(nranks, id, rank, &config);
 
     std::vector<float> send(count), recv(count);
     for (std::size_t i = 0; i < count; i++) send[i] = static_cast<float>((rank + 1) * static_cast<int>(i % 10));
@@ -33,6 +35,7 @@ void run(int rank, int nranks, const flagosUniqueId& id) {
             throw std::runtime_error("element " + std::to_string(i) + " is " + std::to_string(recv[i]) + ", not " +
                                      std::to_string(want));
     }
+    comm.destroy();  // the destructor would do, but could not tell of an error
 }
 
 }  // namespace
@@ -44,7 +47,7 @@ int main(int argc, char** argv) {
         return 2;
     }
     try {
-        const flagosUniqueId id = flagos::get_unique_id();
+        const flagos::UniqueId id = flagos::UniqueId::make();
         std::atomic<int> failed{0};
         std::vector<std::thread> ranks;
         for (int rank = 0; rank < nranks; rank++)
