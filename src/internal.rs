@@ -88,6 +88,14 @@ pub fn last_error(comm: Handle) -> *const c_char {
     }
 }
 
+/// Every environment variable of the library: name (`<VENDOR>` stands for a vendor's key in upper
+/// case), default and meaning, in words.
+pub fn environment() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    crate::config::VARS
+        .iter()
+        .map(|v| (v.name, v.default, v.meaning))
+}
+
 /// The load report as text, a line per candidate. Chooses the vendor and opens its libraries if
 /// that has not happened yet.
 pub fn load_report_text() -> String {

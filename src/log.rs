@@ -39,12 +39,6 @@ pub fn install() {
     });
 }
 
-/// Changes how much is said.
-pub(crate) fn set_level(level: log::LevelFilter) {
-    install();
-    log::set_max_level(level);
-}
-
 /// Sends every line to `function` instead of the sink, or back to the sink with `None`.
 pub fn set_callback(function: Option<LogCallback>, user: *mut c_void) {
     install();
@@ -125,7 +119,8 @@ mod tests {
     #[test]
     fn callback_replaces_the_sink() {
         set_callback(Some(collect), 0x10 as *mut c_void);
-        set_level(log::LevelFilter::Info);
+        install();
+        log::set_max_level(log::LevelFilter::Info);
         SINK.log(
             &log::Record::builder()
                 .level(log::Level::Info)

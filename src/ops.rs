@@ -108,13 +108,6 @@ impl Call {
         }
     }
 
-    /// Bytes that this rank reads and writes; not for AlltoAllv.
-    pub(crate) fn extent(&self, dtype: DataType, rank: u32, nranks: u32) -> (usize, usize) {
-        let (read, written) = self.blocks(rank, nranks);
-        let bytes = self.count * dtype.size();
-        (read * bytes, written * bytes)
-    }
-
     /// Everything that can be said against the arguments without asking a tier.
     pub(crate) fn check(&self, rank: u32, nranks: u32) -> Result<DataType> {
         let name = self.kind.name();
@@ -473,6 +466,7 @@ macro_rules! collecting_ops {
                 f
             },
             reduce: {
+                #[allow(clippy::too_many_arguments)]
                 unsafe fn f(
                     s: *const std::ffi::c_void,
                     r: *mut std::ffi::c_void,
@@ -575,6 +569,7 @@ macro_rules! collecting_ops {
                 f
             },
             all_to_allv: {
+                #[allow(clippy::too_many_arguments)]
                 unsafe fn f(
                     s: *const std::ffi::c_void,
                     sc: *const usize,

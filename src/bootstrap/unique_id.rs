@@ -11,8 +11,10 @@ const MAGIC: [u8; 8] = *b"FLAGOSID";
 pub(crate) const PROTOCOL: u16 = 1;
 /// More addresses than this do not fit beside the secret.
 pub(crate) const MAX_ADDRESSES: usize = 3;
-const ADDRESS_BYTES: usize = 21;
+/// Bytes of one address.
+const SLOT: usize = 24;
 const CHECKED: usize = 120;
+const _: () = assert!(32 + MAX_ADDRESSES * SLOT <= CHECKED);
 
 /// The secret that admits a connection to a rendezvous.
 pub(crate) type Secret = [u8; 16];
@@ -40,7 +42,7 @@ pub(crate) fn encode(content: &IdContent) -> [u8; UNIQUE_ID_BYTES] {
     id[10] = addresses.len() as u8;
     id[16..32].copy_from_slice(&content.secret);
     for (n, address) in addresses.iter().enumerate() {
-        let at = &mut id[32 + n * 24..32 + n * 24 + 24];
+        let at = &mut id[32 + n * SLOT..][..SLOT];
         at[0..2].copy_from_slice(&address.port().to_le_bytes());
         match address {
             SocketAddr::V4(v4) => {
@@ -54,7 +56,6 @@ pub(crate) fn encode(content: &IdContent) -> [u8; UNIQUE_ID_BYTES] {
             }
         }
     }
-    debug_assert!(32 + MAX_ADDRESSES * 24 <= CHECKED && ADDRESS_BYTES <= 24);
     let sum = checksum(&id[..CHECKED]);
     id[CHECKED..CHECKED + 8].copy_from_slice(&sum.to_le_bytes());
     id
@@ -95,7 +96,7 @@ pub(crate) fn decode(id: &[u8; UNIQUE_ID_BYTES]) -> Result<IdContent> {
     }
     let mut addresses = Vec::new();
     for n in 0..usize::from(id[10]).min(MAX_ADDRESSES) {
-        let at = &id[32 + n * 24..32 + n * 24 + 24];
+        let at = &id[32 + n * SLOT..][..SLOT];
         let port = u16::from_le_bytes(array(at));
         match at[2] {
             4 => addresses.push(SocketAddr::V4(SocketAddrV4::new(

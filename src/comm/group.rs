@@ -145,11 +145,8 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
     }
 }
 
-/// Records an init or split for the end, if a group is open; gives it back if none is.
-pub(crate) fn defer(pending: Pending) -> std::result::Result<Result<()>, Pending> {
-    if !is_open() {
-        return Err(pending);
-    }
+/// Records an init or split for the end of the open group.
+pub(crate) fn defer(pending: Pending) -> Result<()> {
     let recorded = with(|group| {
         if !group.queued.is_empty() || !group.opened.is_empty() {
             let error = Error::invalid_usage(
@@ -161,7 +158,7 @@ pub(crate) fn defer(pending: Pending) -> std::result::Result<Result<()>, Pending
         group.pending.push(pending);
         Ok(())
     });
-    Ok(recorded.unwrap_or(Ok(())))
+    recorded.unwrap_or_else(|| Err(Error::internal("no group is open")))
 }
 
 /// Takes the outermost group, or `None` if the end was of a nested one.

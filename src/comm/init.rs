@@ -107,6 +107,12 @@ pub(crate) enum VendorParent {
         color: i32,
         key: i32,
     },
+    /// Every rank of the parent but these takes part.
+    Shrink {
+        parent: Handle,
+        excluded: Vec<u32>,
+        abort: bool,
+    },
 }
 
 /// A recorded init or split.
@@ -119,17 +125,22 @@ pub(crate) struct Pending {
 
 /// What a pending communicator waits for.
 pub(crate) enum Work {
-    Init(Spec),
+    Init(Box<Spec>),
     Split {
         parent: Handle,
         color: i32,
         key: i32,
     },
-    Shrink {
-        parent: Handle,
-        survivors: Vec<u32>,
-        excluded: Vec<u32>,
-    },
+    Shrink(Box<Shrink>),
+}
+
+/// What a shrink is about.
+#[derive(Debug)]
+pub(crate) struct Shrink {
+    pub parent: Handle,
+    pub survivors: Vec<u32>,
+    pub excluded: Vec<u32>,
+    pub abort: bool,
 }
 
 impl Pending {
@@ -369,7 +380,7 @@ pub unsafe fn comm_init_rank(
         handle,
         comm,
         out,
-        work: Work::Init(spec),
+        work: Work::Init(Box::new(spec)),
     })
 }
 
@@ -421,7 +432,7 @@ pub unsafe fn comm_init_all(
                     handle,
                     comm,
                     out: *out,
-                    work: Work::Init(spec),
+                    work: Work::Init(Box::new(spec)),
                 });
             }
             Err(error) => {
@@ -442,10 +453,9 @@ fn quick() -> Patience {
 
 /// Runs a pending communicator now, in the background, or at the group's end.
 pub(crate) fn start(pending: Pending) -> Result<bool> {
-    let pending = match group::defer(pending) {
-        Ok(recorded) => return recorded.map(|()| true),
-        Err(pending) => pending,
-    };
+    if group::is_open() {
+        return group::defer(pending).map(|()| true);
+    }
     if pending.comm.options.blocking == Some(false) {
         return pending.run_in_background().map(|()| false);
     }
@@ -539,11 +549,7 @@ fn run(pending: &Pending) -> Result<()> {
     let made = match &pending.work {
         Work::Init(spec) => make(comm, spec).map(Some),
         Work::Split { parent, color, key } => super::split::make(comm, *parent, *color, *key),
-        Work::Shrink {
-            parent,
-            survivors,
-            excluded,
-        } => super::split::make_shrunk(comm, *parent, survivors, excluded).map(Some),
+        Work::Shrink(shrink) => super::split::make_shrunk(comm, shrink).map(Some),
     };
     let parts = match made {
         Ok(Some(parts)) => Arc::new(parts),
@@ -845,7 +851,8 @@ fn native(
         Ok(library) => {
             vote.version = library.version.map_or(0, |v| v.nccl_code() as i32);
             vote.path = library.path().display().to_string();
-            if comm.rank() == 0 {
+            // Several ids of ours mean several roots of the vendor's, one on each of the first ranks.
+            if (comm.rank() as usize) < roots(spec, library) {
                 match library.unique_id() {
                     Ok(id) => vote.id = id,
                     Err(error) => vote.reason = error.text().to_owned(),
@@ -863,7 +870,12 @@ fn native(
     }
     let library = opened?;
     let phase = format!("the initialisation of {}", library.vendor.title);
-    let mut helper = VendorInit::start(comm, spec, library, votes[0].id.clone())?;
+    let ids = votes
+        .into_iter()
+        .take(roots(spec, library))
+        .map(|vote| vote.id)
+        .collect();
+    let mut helper = VendorInit::start(comm, spec, library, ids)?;
     let mut own: Option<Result<VendorComm>> = None;
     let mut ready = || {
         let result = helper.poll()?;
@@ -911,6 +923,48 @@ fn native(
     }
 }
 
+/// How many of the vendor's roots an init has.
+fn roots(spec: &Spec, library: &Library) -> usize {
+    match library.symbols.comm_init_rank_scalable {
+        Some(_) => spec.ids.len().min(spec.info.nranks as usize),
+        None => 1,
+    }
+}
+
+/// Whether the vendor made what was asked for.
+fn check_answers(comm: &VendorComm, nranks: i32, rank: i32, device: i32) -> Result<()> {
+    let symbols = &comm.library().symbols;
+    let answers = [
+        (
+            "number of ranks",
+            symbols.comm_count.is_some().then(|| comm.count()),
+            nranks,
+        ),
+        (
+            "rank",
+            symbols.comm_user_rank.is_some().then(|| comm.user_rank()),
+            rank,
+        ),
+        (
+            "device",
+            symbols.comm_device.is_some().then(|| comm.device()),
+            device,
+        ),
+    ];
+    for (what, answer, wanted) in answers {
+        if let Some(answer) = answer {
+            let answer = answer?;
+            if answer != wanted {
+                let _ = comm.abort();
+                return Err(Error::internal(format!(
+                    "the vendor's communicator has {what} {answer} instead of {wanted}"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The vendor's init on a helper thread, with the device set: it may hang, and can't be
 /// interrupted by anything but its own abort.
 struct VendorInit {
@@ -925,7 +979,7 @@ impl VendorInit {
         comm: &Comm,
         spec: &Spec,
         library: &'static Library,
-        id: Vec<u8>,
+        ids: Vec<Vec<u8>>,
     ) -> Result<VendorInit> {
         let (sender, result) = channel();
         let unwanted = Arc::new(AtomicBool::new(false));
@@ -939,20 +993,32 @@ impl VendorInit {
                 if let Some(driver) = load::process_driver()? {
                     driver.prepare_thread(device)?;
                 }
-                let (comm, progress) = match parent {
+                let of_parent = |handle| -> Result<Arc<VendorComm>> {
+                    let parts = table::get(handle)?.parts()?;
+                    let native = parts.native().map(Arc::clone);
+                    native.ok_or_else(|| Error::internal("the parent is not native"))
+                };
+                let (comm, mut progress) = match parent {
                     Some(VendorParent::Split { parent, color, key }) => {
-                        let parent = table::get(parent)?.parts()?;
-                        let parent = parent
-                            .native()
-                            .ok_or_else(|| Error::internal("the parent is not native"))?;
-                        let (child, progress) = parent.split(Some(color), key, &options)?;
+                        let (child, progress) =
+                            of_parent(parent)?.split(Some(color), key, &options)?;
                         let child = child
                             .ok_or_else(|| Error::internal("a split with a colour gave nothing"))?;
                         (child, progress)
                     }
-                    None => library.init_rank(nranks, &id, rank, &options)?,
+                    Some(VendorParent::Shrink {
+                        parent,
+                        excluded,
+                        abort,
+                    }) => {
+                        let excluded: Vec<i32> = excluded.iter().map(|r| *r as i32).collect();
+                        of_parent(parent)?.shrink(&excluded, abort, &options)?
+                    }
+                    None if ids.len() > 1 => {
+                        library.init_rank_scalable(nranks, rank, &ids, &options)?
+                    }
+                    None => library.init_rank(nranks, &ids[0], rank, &options)?,
                 };
-                let mut progress = progress;
                 while progress == Progress::Pending {
                     if flag.load(Ordering::Acquire) || abort.is_set() {
                         let _ = comm.abort();
@@ -964,6 +1030,7 @@ impl VendorInit {
                     std::thread::sleep(Duration::from_millis(1));
                     progress = comm.async_error()?;
                 }
+                check_answers(&comm, nranks, rank, device)?;
                 Ok(comm)
             };
             let result = made();

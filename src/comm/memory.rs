@@ -2,7 +2,7 @@
 
 use super::table::{self, Handle, place};
 use super::{Backend, not_on};
-use crate::device::UserPtr;
+use crate::device::user_ptr;
 use crate::error::{Error, Result};
 use crate::host::port::read_scalar;
 use crate::load;
@@ -83,11 +83,9 @@ pub fn mem_free(memory: *mut c_void) -> Result<()> {
         ))
     })?;
     match owner {
-        // SAFETY: given by the library and not freed since, as the table says.
-        Owner::Library => load::process_library()?.mem_free(unsafe { UserPtr::new(memory) }),
+        Owner::Library => load::process_library()?.mem_free(user_ptr(memory)),
         Owner::Driver => match load::process_driver()? {
-            // SAFETY: given by the driver and not freed since, as the table says.
-            Some(driver) => unsafe { driver.free(memory) },
+            Some(driver) => driver.free_user(user_ptr(memory)),
             None => Err(Error::internal("device memory without a driver")),
         },
         Owner::Host(bytes) => {
@@ -141,8 +139,7 @@ pub fn comm_register(handle: Handle, memory: *mut c_void, bytes: usize) -> Resul
     let parts = table::get(handle)?.parts()?;
     check_buffer(memory, bytes)?;
     match &parts.backend {
-        // SAFETY: the caller's promise that the buffer stays until it is deregistered.
-        Backend::Native(native) => native.register(unsafe { UserPtr::new(memory) }, bytes),
+        Backend::Native(native) => native.register(user_ptr(memory), bytes),
         Backend::Host(_) => Ok(new_hint(handle)),
     }
 }
@@ -154,8 +151,7 @@ pub fn comm_deregister(handle: Handle, registration: *mut c_void) -> Result<()> 
         return Ok(());
     }
     match &parts.backend {
-        // SAFETY: the caller's promise that it is a registration of this communicator.
-        Backend::Native(native) => native.deregister(unsafe { UserPtr::new(registration) }),
+        Backend::Native(native) => native.deregister(user_ptr(registration)),
         Backend::Host(_) => remove_hint(handle, registration, "registration"),
     }
 }
@@ -189,8 +185,7 @@ pub fn comm_window_register(
     own?;
     match &parts.backend {
         Backend::Native(native) => {
-            // SAFETY: the caller's promise that the buffer stays until the window is gone.
-            let window = native.window_register(unsafe { UserPtr::new(memory) }, bytes, flags);
+            let window = native.window_register(user_ptr(memory), bytes, flags);
             let verdict = window.as_ref().map(drop).map_err(Error::clone);
             vote(&parts, "the vote on a made window", &verdict, &patience)?;
             Ok(window?.0.raw())
@@ -230,8 +225,7 @@ pub fn comm_window_deregister(handle: Handle, window: *mut c_void) -> Result<()>
         return Ok(());
     }
     match &parts.backend {
-        // SAFETY: the caller's promise that it is a window of this communicator.
-        Backend::Native(native) => native.window_deregister(unsafe { UserPtr::new(window) }),
+        Backend::Native(native) => native.window_deregister(user_ptr(window)),
         Backend::Host(_) => remove_hint(handle, window, "window"),
     }
 }
@@ -262,10 +256,9 @@ pub unsafe fn redop_create_pre_mul_sum(
     match &parts.backend {
         Backend::Native(native) => {
             let scalar = if residence == 0 {
-                // SAFETY: the caller's promise about the scalar.
-                Scalar::Device(unsafe { UserPtr::new(scalar.cast_mut()) })
+                Scalar::Device(user_ptr(scalar.cast_mut()))
             } else {
-                // SAFETY: as above: it is on the host.
+                // SAFETY: the caller's promise: one element on the host.
                 Scalar::Host(unsafe { read_scalar(scalar, dtype, false, None)? })
             };
             let vendor = native.create_pre_mul_sum(scalar, dtype)?;

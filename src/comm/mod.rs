@@ -144,7 +144,7 @@ impl Comm {
 
 impl Parts {
     /// The vendor's communicator, on the native tier.
-    pub(crate) fn native(&self) -> Option<&VendorComm> {
+    pub(crate) fn native(&self) -> Option<&Arc<VendorComm>> {
         match &self.backend {
             Backend::Native(comm) => Some(comm),
             Backend::Host(_) => None,

@@ -1,7 +1,7 @@
 //! Communicators made from communicators: split and shrink.
 #![forbid(unsafe_code)]
 
-use super::init::{self, OutHandle, Pending, Spec, VendorParent, Work};
+use super::init::{self, OutHandle, Pending, Shrink, Spec, VendorParent, Work};
 use super::options::Options;
 use super::table::{self, Handle};
 use super::{Comm, Parts};
@@ -282,11 +282,13 @@ pub(crate) fn comm_shrink(
         super::end::stop_work(handle, &parent, &parts);
     }
     let (child, comm) = init::new_comm(nranks, new_rank, parent.device, &options)?;
-    let work = Work::Shrink {
+    let shrink = Shrink {
         parent: handle,
         survivors,
         excluded,
+        abort: flags == 1,
     };
+    let work = Work::Shrink(Box::new(shrink));
     init::start(Pending {
         handle: child,
         comm,
@@ -296,19 +298,27 @@ pub(crate) fn comm_shrink(
 }
 
 /// The part of a shrink that talks.
-pub(crate) fn make_shrunk(
-    comm: &Comm,
-    parent: Handle,
-    survivors: &[u32],
-    excluded: &[u32],
-) -> Result<Parts> {
-    let parent = table::get(parent)?;
+pub(crate) fn make_shrunk(comm: &Comm, shrink: &Shrink) -> Result<Parts> {
+    let Shrink {
+        survivors,
+        excluded,
+        ..
+    } = shrink;
+    let parent = table::get(shrink.parent)?;
     let parts = parent.parts()?;
     let _one = collective(&parts)?;
     let patience = comm.init_patience();
     let (rank, nranks) = (comm.rank(), comm.nranks());
     let id = meet(&parts, survivors, rank, excluded, &patience)?;
-    child(comm, &parts, &parent, rank, nranks, id, None)
+    let native = parts
+        .native()
+        .filter(|n| n.library().symbols.comm_shrink.is_some());
+    let vendor = native.map(|_| VendorParent::Shrink {
+        parent: shrink.parent,
+        excluded: excluded.clone(),
+        abort: shrink.abort,
+    });
+    child(comm, &parts, &parent, rank, nranks, id, vendor)
 }
 
 /// How the survivors of a shrink get the id of the new rendezvous: under a name that follows from

@@ -139,13 +139,3 @@ pub(crate) fn stale(handle: Handle) -> Error {
         ),
     })
 }
-
-/// The handles that are live now.
-pub(crate) fn live() -> Vec<Handle> {
-    let used = lock(&FREE).used;
-    TABLE[..used]
-        .iter()
-        .map(|p| p.handle.load(Ordering::Acquire))
-        .filter(|h| *h != 0)
-        .collect()
-}

@@ -53,15 +53,6 @@ impl Patience {
         }
     }
 
-    /// At most `limit` from now, and never longer than this.
-    pub(crate) fn at_most(&self, limit: Duration) -> Patience {
-        let own = Instant::now() + limit;
-        Patience {
-            deadline: Some(self.deadline.map_or(own, |d| d.min(own))),
-            abort: self.abort.clone(),
-        }
-    }
-
     /// How long the next step of the wait may last.
     pub(crate) fn slice(&self) -> Result<Duration, Impatience> {
         if self.abort.is_set() {

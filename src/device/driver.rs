@@ -20,15 +20,6 @@ unsafe impl Send for UserPtr {}
 unsafe impl Sync for UserPtr {}
 
 impl UserPtr {
-    /// Takes the user's word for a pointer.
-    ///
-    /// # Safety
-    ///
-    /// The pointer is what the function that it is passed to documents, until the operation ends.
-    pub(crate) const unsafe fn new(pointer: *mut c_void) -> UserPtr {
-        UserPtr(pointer)
-    }
-
     /// The pointer.
     pub(crate) const fn get(self) -> *mut c_void {
         self.0
@@ -47,16 +38,6 @@ macro_rules! handle {
         unsafe impl Sync for $name {}
 
         impl $name {
-            /// Takes the driver's handle.
-            ///
-            /// # Safety
-            ///
-            #[doc = concat!("It is a live ", $what, " of the driver that it is used with, or NULL")]
-            /// where that is allowed, for as long as this value is used.
-            pub(crate) const unsafe fn from_raw(raw: *mut c_void) -> $name {
-                $name(raw)
-            }
-
             /// The driver's handle.
             pub(crate) const fn raw(self) -> *mut c_void {
                 self.0
@@ -69,6 +50,7 @@ macro_rules! handle {
         pub(crate) struct $owned($name);
 
         impl $owned {
+            #[allow(dead_code)]
             #[doc = concat!("The handle, good as long as this ", $what, " is not destroyed.")]
             pub(crate) const fn handle(&self) -> $name {
                 self.0
@@ -90,6 +72,12 @@ macro_rules! handle {
 handle!(RawStream, OwnedStream, "stream");
 handle!(RawEvent, OwnedEvent, "event");
 
+/// The pointer that a caller passed. Every entry that takes one says what it must be, and for how
+/// long.
+pub(crate) fn user_ptr(pointer: *mut c_void) -> UserPtr {
+    UserPtr(pointer)
+}
+
 /// The stream that a caller passed. Every entry that takes one asks for a live stream of the
 /// machine's driver, or NULL for the default stream.
 pub(crate) fn stream_of(stream: *mut c_void) -> RawStream {
@@ -101,17 +89,10 @@ pub(crate) fn event_of(event: *mut c_void) -> RawEvent {
     RawEvent(event)
 }
 
-impl RawStream {
-    /// The default stream.
-    pub(crate) const NULL: RawStream = RawStream(ptr::null_mut());
-}
-
 /// Direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum CopyKind {
-    /// From host to host.
-    HostToHost = 0,
     /// From host to device.
     HostToDevice = 1,
     /// From device to host.
@@ -194,10 +175,7 @@ functions! {
         free "Free" (*mut c_void) -> c_int;
         host_alloc "HostAlloc" (*mut *mut c_void, usize, c_uint) -> c_int;
         free_host "FreeHost" (*mut c_void) -> c_int;
-        malloc_managed "MallocManaged" (*mut *mut c_void, usize, c_uint) -> c_int;
         memset_async "MemsetAsync" (*mut c_void, c_int, usize, *mut c_void) -> c_int;
-        host_register "HostRegister" (*mut c_void, usize, c_uint) -> c_int;
-        host_unregister "HostUnregister" (*mut c_void) -> c_int;
         exchange_capture_mode "ThreadExchangeStreamCaptureMode" (*mut c_int) -> c_int;
     }
 }
@@ -856,11 +834,11 @@ impl Driver {
         Ok(memory)
     }
 
-    /// Frees device or managed memory.
+    /// Frees device memory.
     ///
     /// # Safety
     ///
-    /// `memory` came from `malloc` or `malloc_managed` of this driver, is freed once, and no work
+    /// `memory` came from `malloc` of this driver, is freed once, and no work
     /// uses it any more.
     pub(crate) unsafe fn free(&self, memory: *mut c_void) -> Result<()> {
         let suffix = "Free";
@@ -868,6 +846,13 @@ impl Driver {
         // SAFETY: what this function asks of its caller.
         let code = unsafe { free(memory) };
         self.check(suffix, code)
+    }
+
+    /// Frees device memory of ours that a caller gives back.
+    pub(crate) fn free_user(&self, memory: UserPtr) -> Result<()> {
+        // SAFETY: `UserPtr` carries the caller's promise; the caller of this function has looked
+        // up that we gave the memory and that it is not freed yet.
+        unsafe { self.free(memory.get()) }
     }
 
     /// Pinned host memory.
@@ -892,20 +877,6 @@ impl Driver {
         // SAFETY: what this function asks of its caller.
         let code = unsafe { free(memory) };
         self.check(suffix, code)
-    }
-
-    /// Memory that moves between host and device. [`Driver::free`] frees it.
-    pub(crate) fn malloc_managed(&self, bytes: usize) -> Result<*mut c_void> {
-        let suffix = "MallocManaged";
-        let malloc = self
-            .common
-            .malloc_managed
-            .ok_or_else(|| self.lacks(suffix))?;
-        let mut memory = ptr::null_mut();
-        // SAFETY: the address goes to a live local.
-        let code = unsafe { malloc(&mut memory, bytes, self.numbers().managed_global) };
-        self.check(suffix, code)?;
-        Ok(memory)
     }
 
     /// Copies on a stream.
@@ -974,38 +945,6 @@ impl Driver {
         let set = self.common.memset_async.ok_or_else(|| self.lacks(suffix))?;
         // SAFETY: what this function asks of its caller; the stream's type promises the rest.
         let code = unsafe { set(to, c_int::from(byte), bytes, stream.raw()) };
-        self.check(suffix, code)
-    }
-
-    /// Pins host memory.
-    ///
-    /// # Safety
-    ///
-    /// The range is mapped and stays so until `host_unregister`.
-    pub(crate) unsafe fn host_register(&self, memory: *mut c_void, bytes: usize) -> Result<()> {
-        let suffix = "HostRegister";
-        let register = self
-            .common
-            .host_register
-            .ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: what this function asks of its caller; flags 0 is the plain kind.
-        let code = unsafe { register(memory, bytes, 0) };
-        self.check(suffix, code)
-    }
-
-    /// Takes the pinning of host memory back.
-    ///
-    /// # Safety
-    ///
-    /// `memory` was given to `host_register`, and no work uses it any more.
-    pub(crate) unsafe fn host_unregister(&self, memory: *mut c_void) -> Result<()> {
-        let suffix = "HostUnregister";
-        let unregister = self
-            .common
-            .host_unregister
-            .ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: what this function asks of its caller.
-        let code = unsafe { unregister(memory) };
         self.check(suffix, code)
     }
 

@@ -16,8 +16,6 @@ pub(crate) struct Numbers {
     pub(crate) stream_non_blocking: u32,
     /// The flag of an event without time.
     pub(crate) event_no_timing: u32,
-    /// The flag of managed memory that every stream may touch.
-    pub(crate) managed_global: u32,
     /// Copy kinds: host to host, host to device, device to host, device to device, find out.
     pub(crate) copy: [i32; 5],
     /// Memory types: unregistered, host, device, managed.
@@ -70,7 +68,6 @@ const CUDA_NUMBERS: Numbers = Numbers {
     capture_implicit: 906,
     stream_non_blocking: 1,
     event_no_timing: 2,
-    managed_global: 1,
     copy: [0, 1, 2, 3, 4],
     memory: [0, 1, 2, 3],
     capture_relaxed: 2,

@@ -96,13 +96,8 @@ fn ranges(op: &HostOp, rank: u32, nranks: u32) -> (Vec<Range>, Vec<Range>) {
             };
         }
     };
-    let whole = |blocks: usize| {
-        if blocks * block > 0 {
-            vec![0..blocks * block]
-        } else {
-            Vec::new()
-        }
-    };
+    let whole =
+        |blocks: usize| Vec::from_iter(Some(0..blocks * block).filter(|range| !range.is_empty()));
     (whole(read), whole(written))
 }
 

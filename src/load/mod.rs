@@ -107,13 +107,6 @@ pub(crate) fn chosen_driver() -> Option<&'static Driver> {
     DECISION.get()?.result.as_ref().ok()?.driver()
 }
 
-/// Whether the vendor was chosen already and there is no driver.
-pub(crate) fn no_driver() -> bool {
-    DECISION
-        .get()
-        .is_some_and(|d| d.result.as_ref().is_ok_and(|v| v.driver.is_err()))
-}
-
 /// Everything that was tried so far. Opens nothing.
 pub(crate) fn report() -> LoadReport {
     let mut report = LoadReport {

@@ -136,13 +136,6 @@ impl Section {
         }
     }
 
-    /// The attempt that is used.
-    pub fn used(&self) -> Option<&Attempt> {
-        self.attempts
-            .iter()
-            .find(|a| matches!(a.outcome, Outcome::AlreadyLoaded | Outcome::Loaded))
-    }
-
     /// Every candidate in one line, for error texts.
     pub fn tried(&self) -> String {
         if self.attempts.is_empty() {
@@ -348,7 +341,6 @@ mod tests {
         assert!(text.contains("1 of 2 functions (without ncclX)"));
         assert!(text.contains("refused: invalid ELF header"));
         assert!(text.contains("note: two copies"));
-        assert_eq!(sample().sections[0].used().unwrap().name, "libnccl.so.2");
     }
 
     #[test]

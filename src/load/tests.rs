@@ -14,7 +14,7 @@ use flagos_comm_testkit::standins::{Broken, CallLog, Standins};
 
 use super::open::{self, Lib};
 use super::{chosen_driver, process_library, process_vendor, report};
-use crate::device::{CopyKind, Driver, Guard, RawStream};
+use crate::device::{CopyKind, Driver, Guard};
 use crate::vendor::nccl::{CommOptions, Knob, Progress, Scalar};
 use crate::{DataType, Error, Result};
 
@@ -325,13 +325,11 @@ fn children() -> Result<String> {
         none.is_none()
     );
     let memory = library.mem_alloc(4096)?;
-    // SAFETY: memory that the library has just given, used and freed below.
-    let memory = unsafe { crate::device::UserPtr::new(memory) };
+    let memory = crate::device::user_ptr(memory);
     let handle = comm.register(memory, 4096)?;
-    // SAFETY: a handle that the library has just given.
-    comm.deregister(unsafe { crate::device::UserPtr::new(handle) })?;
+    comm.deregister(crate::device::user_ptr(handle))?;
     let (window, _) = comm.window_register(memory, 4096, 0)?;
-    comm.window_deregister(window)?;
+    comm.window_deregister(crate::device::user_ptr(window.raw()))?;
     library.mem_free(memory)?;
     let op = comm.create_pre_mul_sum(Scalar::Host([0; 8]), DataType::Float32)?;
     comm.destroy_redop(op)?;
@@ -370,7 +368,10 @@ fn use_device(driver: &'static Driver) -> Result<String> {
     driver.stream_synchronize(stream.handle())?;
     assert!(driver.stream_query(stream.handle())? && driver.event_query(start.handle())?);
     assert!(driver.event_elapsed_ms(start.handle(), end.handle())? >= 0.0);
-    assert!(!driver.is_capturing(stream.handle())? && !driver.is_capturing(RawStream::NULL)?);
+    assert!(
+        !driver.is_capturing(stream.handle())?
+            && !driver.is_capturing(crate::device::stream_of(std::ptr::null_mut()))?
+    );
     // SAFETY: the block has 64 bytes that were just written, and the stream is done.
     let bytes = unsafe { std::slice::from_raw_parts(host.cast::<u8>(), 64) };
     assert!(bytes.iter().all(|b| *b == 0x5a));
@@ -378,11 +379,8 @@ fn use_device(driver: &'static Driver) -> Result<String> {
     // SAFETY: eight bytes of the device block into a live local.
     unsafe { driver.copy_to_host(word.as_mut_ptr().cast(), device, 8)? };
     assert_eq!(word, [0x5a; 8]);
-    let managed = driver.malloc_managed(64)?;
-    text.push_str(&format!(" {:?}", driver.pointer_owner(managed)?));
     // SAFETY: each block is freed once, and the stream is done with it.
     unsafe {
-        driver.free(managed)?;
         driver.free(device)?;
         driver.free_host(host)?;
     }

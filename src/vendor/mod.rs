@@ -11,8 +11,8 @@ mod version;
 pub(crate) use port::NativePort;
 pub(crate) use version::Version;
 
-use crate::device::{Driver, DriverRow};
-use crate::{Code, Error, Result};
+use crate::Code;
+use crate::device::DriverRow;
 
 /// A folder to search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,7 @@ pub(crate) enum IdPassing {
     /// A struct of 128 bytes with alignment 1, by value.
     ByValue128,
     /// A pointer to this many bytes.
+    #[expect(dead_code, reason = "rows of vendors with larger ids have it")]
     ByPointer(usize),
 }
 
@@ -132,20 +133,6 @@ impl Vendor {
             .map_or(Meaning::Code(Code::UnhandledCclError), |(_, meaning)| {
                 *meaning
             })
-    }
-}
-
-/// The driver that a library's communicators live on.
-pub(crate) fn driver_of(library: &nccl::Library) -> Result<&'static Driver> {
-    let chosen = crate::load::process_vendor()?;
-    match &chosen.driver {
-        Ok(driver) if chosen.vendor.is_some_and(|v| v.key == library.vendor.key) => Ok(driver),
-        Ok(driver) => Err(Error::internal(format!(
-            "{} does not drive {}'s devices",
-            driver.title(),
-            library.vendor.key
-        ))),
-        Err(error) => Err(error.clone()),
     }
 }
 

@@ -100,6 +100,10 @@ pub(crate) struct SymbolInfo {
     /// The name after the prefix.
     pub(crate) suffix: &'static str,
     /// Whether a library without it is refused.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the tests compare it with the documents")
+    )]
     pub(crate) required: bool,
     /// The first version that has it.
     pub(crate) since: Version,
@@ -139,7 +143,9 @@ macro_rules! fill {
 macro_rules! symbols {
     ($($need:ident $field:ident $suffix:literal [$major:literal $minor:literal $patch:literal]
         ($($arg:ty),* $(,)?) -> $ret:ty;)*) => {
-        /// The functions of a loaded library.
+        /// The functions of a loaded library. Those that nothing calls yet are looked up all the
+        /// same, so that the load report shows what the library has.
+        #[allow(dead_code)]
         pub(crate) struct Symbols {
             $(
                 #[doc = concat!("`nccl", $suffix, "`")]
@@ -738,8 +744,9 @@ impl Library {
     fn id(&self, bytes: &[u8]) -> Result<Id128> {
         let id: [u8; 128] = bytes.try_into().map_err(|_| {
             Error::internal(format!(
-                "a unique id of {} has 128 bytes, not {}",
+                "a unique id of {} has {} bytes, not {}",
                 self.vendor.title,
+                self.vendor.id.bytes(),
                 bytes.len()
             ))
         })?;
