@@ -135,3 +135,62 @@ impl Error {
         Error::new(Code::SystemError, format!("{what}: {error}"))
     }
 }
+
+/// Where the text of the last error waits for the C caller who asks for it.
+pub(crate) mod last {
+    use super::Error;
+    use std::cell::RefCell;
+    use std::ffi::c_char;
+
+    /// Longer texts are cut.
+    const CAPACITY: usize = 4096;
+
+    struct Text {
+        bytes: [u8; CAPACITY],
+    }
+
+    impl Text {
+        const EMPTY: Text = Text {
+            bytes: [0; CAPACITY],
+        };
+
+        fn set(&mut self, text: &str) {
+            let mut end = text.len().min(CAPACITY - 1);
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            self.bytes[..end].copy_from_slice(&text.as_bytes()[..end]);
+            // A NUL inside would hide the rest from a C reader.
+            self.bytes[..end]
+                .iter_mut()
+                .filter(|b| **b == 0)
+                .for_each(|b| *b = b'?');
+            self.bytes[end] = 0;
+        }
+    }
+
+    // Constant and without a destructor: no allocation, and nothing runs at thread exit.
+    thread_local! {
+        static OF_THREAD: RefCell<Text> = const { RefCell::new(Text::EMPTY) };
+        static SHOWN: RefCell<Text> = const { RefCell::new(Text::EMPTY) };
+    }
+
+    /// Records the error as this thread's last.
+    #[cold]
+    pub(crate) fn record(error: &Error) {
+        OF_THREAD.with_borrow_mut(|text| text.set(error.text()));
+    }
+
+    /// This thread's last error, valid until it records another.
+    pub(crate) fn of_thread() -> *const c_char {
+        OF_THREAD.with_borrow(|text| text.bytes.as_ptr().cast())
+    }
+
+    /// A text for this thread to read, valid until it asks for another.
+    pub(crate) fn show(shown: &str) -> *const c_char {
+        SHOWN.with_borrow_mut(|text| {
+            text.set(shown);
+            text.bytes.as_ptr().cast()
+        })
+    }
+}

@@ -1,12 +1,21 @@
 //! Collective communication on any accelerator, without being built for a vendor.
 
 mod api;
+mod bootstrap;
 mod comm;
+mod config;
+mod control;
+mod device;
 mod error;
 mod host;
 #[doc(hidden)]
 pub mod internal;
+mod load;
+mod log;
+mod ops;
+mod sys;
 mod types;
+mod vendor;
 
 pub use api::*;
 pub use comm::options::{Limit, Options, VendorKnobs};

@@ -1,3 +1,166 @@
-//! A communicator's life.
+//! A communicator's life: the table of handles, agreement, init, groups, split, finalize, abort,
+//! destroy.
 
+pub(crate) mod agree;
+pub(crate) mod call;
+pub(crate) mod end;
+pub(crate) mod group;
+pub(crate) mod init;
+pub(crate) mod local;
+pub(crate) mod memory;
 pub mod options;
+pub(crate) mod rare;
+pub(crate) mod split;
+pub(crate) mod table;
+
+use crate::config::Tier;
+use crate::control::channel::Channel;
+use crate::control::patience::AbortFlag;
+use crate::error::{Code, Error, Result};
+use crate::host::shm::ShmEngine;
+use crate::ops::lock;
+use crate::vendor::nccl::VendorComm;
+use agree::RankInfo;
+use options::Options;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Everything about one rank of one communicator but what its operations need.
+pub(crate) struct Comm {
+    ranks: Ranks,
+    pub name: String,
+    pub options: Options,
+    /// The device it is bound to, -1 for none.
+    pub device: i32,
+    pub abort: AbortFlag,
+    /// The fork generation it was made in.
+    pub fork_generation: u32,
+    /// What it became, once its init is over.
+    pub made: Mutex<Made>,
+}
+
+/// Its rank and their number. Those of a split's child are known only during its init.
+struct Ranks {
+    rank: AtomicU32,
+    nranks: AtomicU32,
+}
+
+impl Ranks {
+    fn new(rank: u32, nranks: u32) -> Ranks {
+        Ranks {
+            rank: AtomicU32::new(rank),
+            nranks: AtomicU32::new(nranks),
+        }
+    }
+}
+
+/// How far a communicator has come.
+pub(crate) enum Made {
+    /// Init goes on.
+    Pending,
+    /// Init has failed for good.
+    Failed(Error),
+    /// It was aborted during its init, which has failed since and given its place back.
+    Gone,
+    /// It works, or worked until something happened to it.
+    Ready(Arc<Parts>),
+}
+
+/// What init has made.
+pub(crate) struct Parts {
+    pub tier: Tier,
+    pub channel: Arc<Mutex<Channel>>,
+    pub backend: Backend,
+    pub infos: Vec<RankInfo>,
+    /// The first failure that ended it.
+    pub failed: Mutex<Option<Error>>,
+    /// Splits and other collective calls on the control channel come one at a time.
+    pub collective: Mutex<()>,
+    /// Identity of the communicator, the same on all ranks.
+    pub secret: crate::bootstrap::unique_id::Secret,
+}
+
+/// What its operations run on.
+pub(crate) enum Backend {
+    Native(Arc<VendorComm>),
+    Host(Arc<ShmEngine>),
+}
+
+impl Comm {
+    pub(crate) fn rank(&self) -> u32 {
+        self.ranks.rank.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn nranks(&self) -> u32 {
+        self.ranks.nranks.load(Ordering::Relaxed)
+    }
+
+    /// A split has told which rank of how many it is.
+    pub(crate) fn become_rank(&self, rank: u32, nranks: u32) {
+        self.ranks.rank.store(rank, Ordering::Relaxed);
+        self.ranks.nranks.store(nranks, Ordering::Relaxed);
+    }
+
+    /// "communicator 'name', rank 1 of 4".
+    pub(crate) fn label(&self) -> String {
+        let name = if self.name.is_empty() {
+            String::new()
+        } else {
+            format!(" '{}'", self.name)
+        };
+        format!(
+            "communicator{name}, rank {} of {}",
+            self.rank(),
+            self.nranks()
+        )
+    }
+
+    /// A communicator of before a fork is not the child's.
+    pub(crate) fn check_fork(&self) -> Result<()> {
+        if self.fork_generation == crate::sys::fork::generation() {
+            return Ok(());
+        }
+        Err(Error::invalid_usage(format!(
+            "{} was made before this process was forked: it belongs to the parent. Make \
+             communicators after the fork",
+            self.label()
+        )))
+    }
+
+    /// What init has made, or why there is nothing.
+    pub(crate) fn parts(&self) -> Result<Arc<Parts>> {
+        match &*lock(&self.made) {
+            Made::Ready(parts) => Ok(Arc::clone(parts)),
+            Made::Failed(error) => Err(error.clone()),
+            Made::Gone => Err(Error::new(Code::Aborted, "aborted during its init")),
+            Made::Pending => Err(Error::invalid_usage(format!(
+                "{} is still being initialised: wait until flagosCommGetAsyncError no longer says \
+                 InProgress, or until the outermost flagosGroupEnd has returned",
+                self.label()
+            ))),
+        }
+    }
+}
+
+impl Parts {
+    /// The vendor's communicator, on the native tier.
+    pub(crate) fn native(&self) -> Option<&VendorComm> {
+        match &self.backend {
+            Backend::Native(comm) => Some(comm),
+            Backend::Host(_) => None,
+        }
+    }
+
+    /// Records the first failure.
+    pub(crate) fn record_failure(&self, error: &Error) {
+        lock(&self.failed).get_or_insert_with(|| error.clone());
+    }
+}
+
+/// The error of a call that the tier can't do.
+pub(crate) fn not_on(tier: Tier, what: &str) -> Error {
+    Error::new(
+        Code::NotSupported,
+        format!("{what} is not there on the {} tier", tier.name()),
+    )
+}

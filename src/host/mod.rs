@@ -1,3 +1,9 @@
 //! The host tier: collectives on host memory, without any vendor library.
 
+pub(crate) mod kernels;
+pub(crate) mod liveness;
 pub(crate) mod op;
+pub(crate) mod port;
+pub(crate) mod shm;
+pub(crate) mod stage;
+pub(crate) mod stream;

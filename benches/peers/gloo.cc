@@ -1,0 +1,93 @@
+// flagosAllReduce against gloo::allreduce in the same processes.
+//     gloo LIBRARY SIZES PAIRS BLOCK_SECONDS FOLDER
+// Two processes, forked before anything is initialised; gloo meets in a file store in FOLDER and talks TCP
+// over the loopback interface, as on one host it does in every program that uses it.
+#include <gloo/allreduce.h>
+#include <gloo/math.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/file_store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "pair.h"
+
+namespace {
+
+void gloo_allreduce(void* context, const float* send, float* recv, size_t count) {
+    gloo::AllreduceOptions options(*static_cast<std::shared_ptr<gloo::Context>*>(context));
+    options.setInput(const_cast<float*>(send), count);
+    options.setOutput(recv, count);
+    options.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
+    gloo::allreduce(options);
+}
+
+// The store's argument is a reference in older versions of gloo and a shared pointer in newer ones.
+template <class Context, class Device>
+auto connect(Context& context, std::shared_ptr<gloo::rendezvous::Store> store, Device device, int)
+    -> decltype(context.connectFullMesh(store, device)) {
+    context.connectFullMesh(store, device);
+}
+template <class Context, class Device>
+auto connect(Context& context, std::shared_ptr<gloo::rendezvous::Store> store, Device device, long)
+    -> decltype(context.connectFullMesh(*store, device)) {
+    context.connectFullMesh(*store, device);
+}
+
+int run(int rank, int pipe_read, int pipe_write, char** argv) {
+    const int nranks = 2;
+    gloo::transport::tcp::attr attributes;
+    attributes.hostname = "127.0.0.1";
+    auto device = gloo::transport::tcp::CreateDevice(attributes);
+    auto mesh = std::make_shared<gloo::rendezvous::Context>(rank, nranks);
+    connect(*mesh, std::make_shared<gloo::rendezvous::FileStore>(argv[5]), device, 0);
+    std::shared_ptr<gloo::Context> peer = mesh;
+    if (rank == 0) printf("{\"peer\":\"gloo tcp\"}\n");
+
+    pair_library library = pair_load(argv[1]);
+    flagosUniqueId id;
+    if (rank == 0) {
+        if (library.get_unique_id(&id) != flagosSuccess)
+            pair_die("flagosGetUniqueId: %s", library.ours.last_error(NULL));
+        if (write(pipe_write, &id, sizeof id) != static_cast<ssize_t>(sizeof id)) pair_die("the pipe is broken");
+    } else if (read(pipe_read, &id, sizeof id) != static_cast<ssize_t>(sizeof id)) {
+        pair_die("the pipe is broken");
+    }
+    if (library.init_rank(&library.ours.comm, nranks, &id, rank) != flagosSuccess)
+        pair_die("flagosCommInitRank: %s", library.ours.last_error(NULL));
+
+    pair_run(pair_ours_allreduce, &library.ours, "gloo::allreduce", gloo_allreduce, &peer, rank, nranks, argv[2],
+             atoi(argv[3]), atof(argv[4]));
+    library.destroy(library.ours.comm);
+    fflush(stdout);
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 6) pair_die("usage: gloo LIBRARY SIZES PAIRS BLOCK_SECONDS FOLDER");
+    int ends[2];
+    if (pipe(ends) != 0) pair_die("no pipe");
+    const pid_t other = fork();
+    if (other < 0) pair_die("fork failed");
+    int code = 1;
+    try {
+        code = run(other == 0 ? 1 : 0, ends[0], ends[1], argv);
+    } catch (const std::exception& error) {
+        fprintf(stderr, "%s\n", error.what());
+    }
+    if (other != 0) {
+        int status = 0;
+        if (code != 0) kill(other, SIGKILL);
+        if (waitpid(other, &status, 0) != other || status != 0) code = 1;
+    }
+    // gloo's threads may still be running; nothing of theirs is needed any more.
+    fflush(NULL);
+    _exit(code);
+}

@@ -1,0 +1,213 @@
+/* A paired comparison of two all-reduces inside the same processes.
+ *
+ * Where the scheduler puts the ranks (two threads of a core, two cores, two sockets) decides absolute times,
+ * and it moves them during a run. So blocks of about 10 ms alternate, ours and the peer's, and each pair of
+ * neighbours gives one ratio: a move hits both. The median of the ratios is the result.
+ *
+ * Both are checked first, at every size, against the known sum. Rank 0 prints one line of JSON per size.
+ */
+#ifndef PAIR_H
+#define PAIR_H
+
+#include <flagos_comm.h>
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef void (*pair_allreduce)(void *context, const float *send, float *recv, size_t count);
+
+enum { PAIR_MOST = 401 };
+
+static inline void pair_die(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    fflush(NULL);
+    _exit(1);
+}
+
+static inline double pair_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* CPU seconds that all processes of the machine have used, and those of this process. */
+static inline double pair_busy(void) {
+    unsigned long long user, nice, system, idle, iowait, irq, softirq;
+    FILE *f = fopen("/proc/stat", "r");
+    if (!f) return 0;
+    int n = fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &iowait, &irq, &softirq);
+    fclose(f);
+    return n == 7 ? (double)(user + nice + system + irq + softirq) / (double)sysconf(_SC_CLK_TCK) : 0;
+}
+
+static inline double pair_own(void) {
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
+
+/* ---- our side: the library is loaded by path, so that any libflagos_comm.so can be compared */
+
+typedef struct {
+    flagosComm_t comm;
+    flagosResult_t (*all_reduce)(const void *, void *, size_t, flagosDataType_t, flagosRedOp_t, flagosComm_t,
+                                 flagosStream_t);
+    const char *(*last_error)(flagosComm_t);
+} pair_ours;
+
+typedef struct {
+    void *library;
+    pair_ours ours;
+    flagosResult_t (*get_unique_id)(flagosUniqueId *);
+    flagosResult_t (*init_rank)(flagosComm_t *, int32_t, const flagosUniqueId *, int32_t);
+    flagosResult_t (*destroy)(flagosComm_t);
+} pair_library;
+
+static inline void *pair_symbol(void *library, const char *name) {
+    void *symbol = dlsym(library, name);
+    if (!symbol) pair_die("%s", dlerror());
+    return symbol;
+}
+
+static inline pair_library pair_load(const char *path) {
+    pair_library l;
+    memset(&l, 0, sizeof l);
+    setenv("FLAGOSCOMM_TIERS", "host", 0);
+    l.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!l.library) pair_die("%s", dlerror());
+    /* POSIX has dlsym give functions as objects; copying the bits is the way without a warning. */
+    void *symbol;
+#define PAIR_LOAD(field, name)             \
+    symbol = pair_symbol(l.library, name); \
+    memcpy(&l.field, &symbol, sizeof symbol)
+    PAIR_LOAD(ours.all_reduce, "flagosAllReduce");
+    PAIR_LOAD(ours.last_error, "flagosGetLastError");
+    PAIR_LOAD(get_unique_id, "flagosGetUniqueId");
+    PAIR_LOAD(init_rank, "flagosCommInitRank");
+    PAIR_LOAD(destroy, "flagosCommDestroy");
+#undef PAIR_LOAD
+    return l;
+}
+
+static inline void pair_ours_allreduce(void *context, const float *send, float *recv, size_t count) {
+    pair_ours *o = (pair_ours *)context;
+    if (o->all_reduce(send, recv, count, flagosFloat32, flagosSum, o->comm, NULL) != flagosSuccess)
+        pair_die("flagosAllReduce: %s", o->last_error(o->comm));
+}
+
+/* ---- the comparison */
+
+static inline int pair_order(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* One number of rank 0, on every rank; `f` is also what brings the ranks together. */
+static inline double pair_agree(pair_allreduce f, void *context, int rank, double value) {
+    float send[2] = {rank == 0 ? (float)value : 0, 0}, recv[2];
+    f(context, send, recv, 2);
+    return recv[0];
+}
+
+static inline double pair_total(pair_allreduce f, void *context, double value) {
+    float send[2] = {(float)value, 0}, recv[2];
+    f(context, send, recv, 2);
+    return recv[0];
+}
+
+/* Sums that float32 holds exactly, so that any order of adding gives the same bits. */
+static inline void pair_check(const char *name, pair_allreduce f, void *context, int rank, int nranks, float *send,
+                              float *recv, size_t count) {
+    for (size_t i = 0; i < count; i++) send[i] = (float)((rank + 1) * (int)(i % 13));
+    memset(recv, 0xff, count * sizeof *recv);
+    f(context, send, recv, count);
+    for (size_t i = 0; i < count; i++)
+        if (recv[i] != (float)(nranks * (nranks + 1) / 2 * (int)(i % 13)))
+            pair_die("%s: rank %d, %zu elements: element %zu is %g", name, rank, count, i, (double)recv[i]);
+}
+
+static inline double pair_block(pair_allreduce f, void *context, const float *send, float *recv, size_t count,
+                                int calls) {
+    double start = pair_now();
+    for (int i = 0; i < calls; i++) f(context, send, recv, count);
+    return (pair_now() - start) / calls;
+}
+
+static inline float *pair_buffer(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) pair_die("no memory");
+    memset(p, 0, bytes);
+    return (float *)p;
+}
+
+static inline void pair_quantiles(const char *name, double *v, int n) {
+    qsort(v, (size_t)n, sizeof *v, pair_order);
+    printf("\"%s\":{\"p10\":%.6g,\"p25\":%.6g,\"median\":%.6g,\"p75\":%.6g,\"p90\":%.6g},", name, v[n / 10], v[n / 4],
+           v[n / 2], v[n * 3 / 4], v[n * 9 / 10]);
+}
+
+/* `sizes` is a comma-separated list of bytes. Ratios are peer / ours: above 1, ours is faster. */
+static inline void pair_run(pair_allreduce ours, void *ours_context, const char *peer_name, pair_allreduce peer,
+                            void *peer_context, int rank, int nranks, const char *sizes, int pairs, double block) {
+    pair_allreduce f[2] = {ours, peer};
+    void *context[2] = {ours_context, peer_context};
+    const char *names[2] = {"flagos-comm", peer_name};
+    if (pairs < 3) pairs = 3;
+    if (pairs > PAIR_MOST) pairs = PAIR_MOST;
+    for (const char *at = sizes; *at;) {
+        char *end;
+        size_t bytes = (size_t)strtoull(at, &end, 10);
+        if (end == at || bytes < sizeof(float)) pair_die("bad list of sizes: %s", sizes);
+        at = *end == ',' ? end + 1 : end;
+        size_t count = bytes / sizeof(float);
+        float *send = pair_buffer(bytes), *recv = pair_buffer(bytes);
+        int calls[2];
+        double each[2];
+        for (int q = 0; q < 2; q++) {
+            pair_check(names[q], f[q], context[q], rank, nranks, send, recv, count);
+            int warm = bytes >= (8u << 20) ? 2 : 20;
+            pair_block(f[q], context[q], send, recv, count, warm);
+            each[q] = pair_agree(ours, ours_context, rank, pair_block(f[q], context[q], send, recv, count, warm));
+            double wanted = block / each[q];
+            calls[q] = wanted < 1 ? 1 : wanted > 200000 ? 200000 : (int)wanted;
+        }
+        /* No size takes longer than about six seconds. */
+        double pair_time = each[0] * calls[0] + each[1] * calls[1];
+        int n = pairs * pair_time > 6 ? (int)(6 / pair_time) : pairs;
+        n = (int)pair_agree(ours, ours_context, rank, n < 11 ? 11 : n);
+        static double t[2][PAIR_MOST], ratio[PAIR_MOST];
+        double busy = pair_busy(), own = pair_own(), wall = pair_now();
+        for (int p = 0; p < n; p++) {
+            for (int q = 0; q < 2; q++) t[q][p] = pair_block(f[q], context[q], send, recv, count, calls[q]) * 1e6;
+            ratio[p] = t[1][p] / t[0][p];
+        }
+        wall = pair_now() - wall;
+        own = pair_total(ours, ours_context, pair_own() - own);
+        double foreign = (pair_busy() - busy - own) / (wall * (double)sysconf(_SC_NPROCESSORS_ONLN)) * 100;
+        if (rank == 0) {
+            printf("{\"bytes\":%zu,\"ranks\":%d,\"pairs\":%d,\"calls_ours\":%d,\"calls_peer\":%d,", bytes, nranks, n,
+                   calls[0], calls[1]);
+            pair_quantiles("ours_us", t[0], n);
+            pair_quantiles("peer_us", t[1], n);
+            pair_quantiles("ratio", ratio, n);
+            printf("\"foreign_cpu_percent\":%.1f}\n", foreign < 0 ? 0 : foreign);
+            fflush(stdout);
+        }
+        munmap(send, bytes);
+        munmap(recv, bytes);
+    }
+}
+
+#endif

@@ -1,0 +1,429 @@
+//! What one call costs over the same call of the vendor's library, in instructions, exactly.
+
+use clap::Parser;
+use flagos_comm_benches::{commit, date, find_program, scratch};
+use flagos_comm_testkit::Standins;
+use flagos_comm_testkit::cargo::{libflagos, workspace};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Counts the instructions of one call through libflagos_comm.so to a stand-in of NCCL whose operations
+/// return at once, and of the same call made directly; fails above the budget.
+///
+/// callgrind counts only inside the driver's loop of calls, and the count of N calls is taken from that
+/// of 2N, so the figures are exact and the same on every run. The list of functions that ran inside the
+/// loop must hold no lock, allocation, environment, clock or driver function, and neither a system call
+/// nor an instruction that locks the bus may run once per call.
+#[derive(Parser)]
+struct Options {
+    /// libflagos_comm.so to measure [default: the one that is built from this tree]
+    #[arg(long)]
+    lib: Option<PathBuf>,
+    /// Most instructions that a call may cost over the direct call
+    #[arg(long, default_value_t = 40)]
+    budget: i64,
+    /// Calls: N, and 2N in the second run
+    #[arg(long, default_value_t = 2000)]
+    calls: u64,
+    /// Write the table as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Operations [default: all]
+    operations: Vec<String>,
+}
+
+const OPERATIONS: [&str; 10] = [
+    "AllReduce",
+    "Broadcast",
+    "Reduce",
+    "AllGather",
+    "ReduceScatter",
+    "Gather",
+    "Scatter",
+    "AlltoAll",
+    "Send",
+    "Recv",
+];
+
+type Result<T> = std::result::Result<T, String>;
+
+fn finish(command: &mut Command) -> Result<()> {
+    let out = command.output().map_err(|e| format!("{command:?}: {e}"))?;
+    if out.status.success() {
+        return Ok(());
+    }
+    Err(format!(
+        "{command:?}: {}\n{}{}",
+        out.status,
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    ))
+}
+
+/// Builds the driver into `dir`.
+fn build(dir: &Path) -> Result<PathBuf> {
+    let driver = dir.join("driver");
+    finish(
+        Command::new("cc")
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"])
+            .arg(workspace().join("benches/instructions/driver.c"))
+            .arg("-o")
+            .arg(&driver)
+            .arg("-ldl"),
+    )?;
+    Ok(driver)
+}
+
+/// What callgrind saw inside the loop of calls.
+#[derive(Debug, Default, PartialEq)]
+struct Profile {
+    /// Totals by event: `Ir` instructions, `Ge` bus locks, `sysCount` system calls.
+    totals: BTreeMap<String, u64>,
+    /// Instructions of each function itself.
+    functions: BTreeMap<String, u64>,
+}
+
+/// Reads callgrind's output format, version 1.
+fn parse(text: &str) -> Profile {
+    let mut profile = Profile::default();
+    let mut events: Vec<&str> = Vec::new();
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut positions = 1;
+    let mut current = "";
+    let mut inclusive = false;
+    for line in text.lines() {
+        if let Some(list) = line.strip_prefix("positions: ") {
+            positions = list.split_whitespace().count();
+        } else if let Some(list) = line.strip_prefix("events: ") {
+            events = list.split_whitespace().collect();
+        } else if let Some(list) = line.strip_prefix("summary: ") {
+            profile.totals = events
+                .iter()
+                .zip(list.split_whitespace())
+                .filter_map(|(event, n)| Some(((*event).to_string(), n.parse().ok()?)))
+                .collect();
+        } else if let Some((key, name)) = line
+            .split_once('=')
+            .filter(|(key, _)| matches!(*key, "fn" | "cfn"))
+        {
+            // `(12) name` names number 12, `(12)` means it again.
+            let name = match name.split_once(") ") {
+                Some((number, name)) => {
+                    names.insert(number, name);
+                    name
+                }
+                None => {
+                    let number = name.trim_end_matches(')');
+                    names.get(number).copied().unwrap_or(number)
+                }
+            };
+            if key == "fn" {
+                current = name;
+            }
+        } else if line.starts_with("calls=") {
+            inclusive = true; // the next line is what the callee cost, with its callees
+        } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
+            let cost = line.split_whitespace().nth(positions);
+            let cost = cost.and_then(|n| n.parse().ok()).unwrap_or(0u64);
+            if !inclusive && cost > 0 {
+                *profile.functions.entry(current.to_string()).or_default() += cost;
+            }
+            inclusive = false;
+        }
+    }
+    profile
+}
+
+/// Why a function has no place on the path of a call, if it has none.
+fn forbidden(function: &str) -> Option<&'static str> {
+    // callgrind appends 'N to recursive functions; glibc's have prefixes and versions.
+    let bare = function.split(['\'', '@']).next().unwrap_or(function);
+    let bare = bare.trim_start_matches('_');
+    let starts = |list: &[&str]| list.iter().any(|p| bare.starts_with(p));
+    let within = |list: &[&str]| list.iter().any(|p| function.contains(p));
+    let driver = bare
+        .strip_prefix("cuda")
+        .or_else(|| bare.strip_prefix("cu"))
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));
+    if driver {
+        Some("driver call")
+    } else if bare == "free"
+        || starts(&[
+            "malloc",
+            "calloc",
+            "realloc",
+            "int_malloc",
+            "int_free",
+            "libc_malloc",
+            "libc_free",
+            "posix_memalign",
+            "aligned_alloc",
+            "rust_alloc",
+            "rust_dealloc",
+            "rdl_alloc",
+            "rustc::",
+        ])
+        || within(&["alloc::alloc", "alloc::raw_vec", "malloc_"])
+    {
+        Some("allocation")
+    } else if starts(&["pthread_", "lll_", "futex", "GI_pthread"])
+        || within(&["mutex", "Mutex", "RwLock", "rwlock", "Condvar", "futex"])
+    {
+        Some("lock")
+    } else if starts(&[
+        "getenv",
+        "secure_getenv",
+        "setenv",
+        "std::env",
+        "std::sys::env",
+    ]) || within(&["std::env::"])
+    {
+        Some("environment")
+    } else if starts(&[
+        "syscall",
+        "read",
+        "write",
+        "open",
+        "close",
+        "poll",
+        "sendmsg",
+        "recvmsg",
+        "ioctl",
+        "clock_gettime",
+        "vdso",
+        "getpid",
+        "gettid",
+        "sched_",
+        "nanosleep",
+    ]) {
+        Some("system call or clock")
+    } else if starts(&["dl_", "dlsym", "dlopen", "dladdr", "do_lookup"]) {
+        Some("dynamic loading")
+    } else {
+        None
+    }
+}
+
+struct Measure<'a> {
+    standins: &'a Standins,
+    driver: &'a Path,
+    dir: &'a Path,
+    calls: u64,
+}
+
+struct Cost {
+    per_call: BTreeMap<String, u64>,
+    functions: Vec<String>,
+}
+
+impl Measure<'_> {
+    fn profile(&self, mode: &str, operation: &str, calls: u64, library: &Path) -> Result<Profile> {
+        let file = self.dir.join(format!("callgrind.{mode}.{operation}"));
+        let mut command = Command::new("valgrind");
+        command
+            .args(["-q", "--tool=callgrind", "--collect-atstart=no"])
+            .args(["--toggle-collect=counted_*"])
+            .args(["--collect-systime=yes", "--collect-bus=yes"])
+            .arg(format!("--callgrind-out-file={}", file.display()))
+            .arg(self.driver)
+            .args([mode, operation, &calls.to_string()])
+            .arg(library)
+            .env("GEMS_VENDOR", "nvidia");
+        finish(self.standins.env(&mut command))?;
+        let text =
+            std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        Ok(parse(&text))
+    }
+
+    fn cost(&self, mode: &str, operation: &str, library: &Path) -> Result<Cost> {
+        let once = self.profile(mode, operation, self.calls, library)?;
+        let twice = self.profile(mode, operation, 2 * self.calls, library)?;
+        let mut per_call = BTreeMap::new();
+        for (event, n) in &twice.totals {
+            let more = n.saturating_sub(once.totals.get(event).copied().unwrap_or(0));
+            // Threads in the background make a few system calls; one per call would be `calls` of them.
+            per_call.insert(event.clone(), (more + self.calls / 2) / self.calls);
+        }
+        let instructions = per_call.get("Ir").copied().unwrap_or(0);
+        if instructions == 0 {
+            return Err(format!(
+                "callgrind counted nothing for {mode} {operation}: {twice:?}"
+            ));
+        }
+        Ok(Cost {
+            per_call,
+            functions: twice.functions.into_keys().collect(),
+        })
+    }
+}
+
+fn measure(options: &Options) -> Result<bool> {
+    if find_program("valgrind").is_none() {
+        return Err("there is no valgrind; on Debian: apt-get install valgrind".into());
+    }
+    let lib = match &options.lib {
+        Some(lib) => lib
+            .canonicalize()
+            .map_err(|e| format!("{}: {e}", lib.display()))?,
+        None => libflagos(),
+    };
+    let dir = scratch("instructions");
+    let driver = build(&dir)?;
+    let standins = Standins::builder().bare().build();
+    let measure = Measure {
+        standins: &standins,
+        driver: &driver,
+        dir: &dir,
+        calls: options.calls.max(1),
+    };
+    let direct_library = standins.nccl();
+    let wanted: Vec<&str> = if options.operations.is_empty() {
+        OPERATIONS.to_vec()
+    } else {
+        options.operations.iter().map(String::as_str).collect()
+    };
+
+    println!("instructions per call, {}, commit {}", date(), commit());
+    println!(
+        "over = through libflagos_comm.so, less the direct call; budget +{}\n",
+        options.budget
+    );
+    println!("| operation | direct | ours | over | bus locks | system calls |");
+    println!("|---|---:|---:|---:|---:|---:|");
+    let mut wrong = Vec::new();
+    let mut rows = Vec::new();
+    for operation in wanted {
+        let direct = measure.cost("direct", operation, &direct_library)?;
+        let ours = match measure.cost("ours", operation, &lib) {
+            Ok(ours) => ours,
+            Err(why) => {
+                println!("| {operation} | - | failed | - | - | - |");
+                wrong.push(format!("{operation} failed: {why}"));
+                continue;
+            }
+        };
+        let event = |cost: &Cost, name: &str| cost.per_call.get(name).copied().unwrap_or(0) as i64;
+        let more = |name| event(&ours, name) - event(&direct, name);
+        let (over, locks, calls) = (more("Ir"), more("Ge"), more("sysCount"));
+        println!(
+            "| {operation} | {} | {} | {over:+} | {locks} | {calls} |",
+            event(&direct, "Ir"),
+            event(&ours, "Ir"),
+        );
+        if over > options.budget {
+            wrong.push(format!(
+                "{operation} costs {over:+} instructions, more than +{}",
+                options.budget
+            ));
+        }
+        if locks > 0 {
+            wrong.push(format!(
+                "{operation} runs {locks} instructions that lock the bus"
+            ));
+        }
+        if calls > 0 {
+            wrong.push(format!("{operation} makes {calls} system calls"));
+        }
+        let own: Vec<&String> = ours
+            .functions
+            .iter()
+            .filter(|f| !direct.functions.contains(f))
+            .collect();
+        for function in &own {
+            if let Some(why) = forbidden(function) {
+                wrong.push(format!("{operation} runs {function}: {why}"));
+            }
+        }
+        rows.push(json!({
+            "operation": operation, "direct": event(&direct, "Ir"), "ours": event(&ours, "Ir"),
+            "over": over, "bus_locks": locks, "system_calls": calls, "functions": own,
+        }));
+    }
+    println!("\nfunctions on the path of the last operation, beside those of the direct call:");
+    for function in rows
+        .last()
+        .and_then(|row| row["functions"].as_array())
+        .into_iter()
+        .flatten()
+    {
+        println!("  {}", function.as_str().unwrap_or_default());
+    }
+    if let Some(file) = &options.json {
+        let report = json!({ "date": date(), "commit": commit(), "budget": options.budget, "rows": rows, "wrong": wrong });
+        std::fs::write(file, format!("{report:#}\n"))
+            .map_err(|e| format!("{}: {e}", file.display()))?;
+    }
+    for sentence in &wrong {
+        eprintln!("WRONG: {sentence}");
+    }
+    Ok(wrong.is_empty())
+}
+
+fn main() -> ExitCode {
+    match measure(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_callgrinds_format() {
+        let text = "version: 1\npositions: line\nevents: Ir Ge sysCount\nsummary: 30 2 1\n\n\
+                    fn=(1) counted_reduce\n10 8\n+1 2 1\ncfi=(3)\ncfn=(2) flagosAllReduce\ncalls=5 0 \n12 20\n\
+                    fn=(2)\n* 15\n-3 5\n\nfn=(4) poll\n0 0 0 1\n";
+        let profile = parse(text);
+        assert_eq!(profile.totals["Ir"], 30);
+        assert_eq!(profile.totals["Ge"], 2);
+        assert_eq!(profile.totals["sysCount"], 1);
+        let functions: Vec<(&str, u64)> = profile
+            .functions
+            .iter()
+            .map(|(name, n)| (name.as_str(), *n))
+            .collect();
+        assert_eq!(functions, [("counted_reduce", 10), ("flagosAllReduce", 20)]);
+    }
+
+    #[test]
+    fn knows_what_is_forbidden() {
+        for name in [
+            "malloc",
+            "_int_malloc",
+            "free",
+            "__rust_alloc",
+            "alloc::raw_vec::finish_grow",
+            "pthread_mutex_lock@@GLIBC_2.2.5",
+            "__lll_lock_wait",
+            "std::sys::sync::mutex::futex::Mutex::lock_contended",
+            "getenv",
+            "syscall",
+            "write",
+            "clock_gettime@@GLIBC_2.17",
+            "cudaGetDevice",
+            "cuCtxGetCurrent",
+            "dlsym",
+        ] {
+            assert!(forbidden(name).is_some(), "{name}");
+        }
+        for name in [
+            "flagosAllReduce",
+            "flagos_comm::internal::all_reduce",
+            "ncclAllReduce",
+            "counted_reduce",
+            "custom_map",
+            "__tls_get_addr",
+            "cut",
+        ] {
+            assert!(forbidden(name).is_none(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! flagosAllReduce on the host tier against Open MPI and gloo, paired in the same processes.
+
+use clap::Parser;
+use flagos_comm_benches::{
+    Probe, commit, cores, date, find_program, processor, scratch, size_name,
+};
+use flagos_comm_testkit::cargo::{libflagos, workspace};
+use plotters::prelude::*;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Compares flagosAllReduce (host tier, two ranks, float32, sum) with Open MPI and gloo.
+///
+/// Blocks of ours and of the peer alternate in the same processes; each pair of neighbours gives one
+/// ratio, peer over ours: above 1, ours is faster. The median and p10..p90 of the ratios are shown.
+#[derive(Parser)]
+struct Options {
+    /// libflagos_comm.so to measure [default: the one that is built from this tree]
+    #[arg(long)]
+    lib: Option<PathBuf>,
+    /// Sizes in bytes
+    #[arg(long, default_value = "8,1024,65536,1048576,16777216")]
+    sizes: String,
+    /// Pairs of blocks per size, fewer where they take long
+    #[arg(long, default_value_t = 101)]
+    pairs: u32,
+    /// Seconds of a block
+    #[arg(long, default_value_t = 0.01)]
+    block: f64,
+    /// Folder for peers.json and peers.svg [default: peers under the target folder]
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Only this peer: openmpi or gloo
+    #[arg(long, value_parser = ["openmpi", "gloo"])]
+    peer: Option<String>,
+    /// Fail if the median of a ratio is below 1, or if a peer is missing
+    #[arg(long)]
+    gate: bool,
+}
+
+struct Peer {
+    key: &'static str,
+    source: &'static str,
+    compiler: &'static str,
+    flags: &'static [&'static str],
+    libraries: &'static [&'static str],
+    install: &'static str,
+}
+
+const PEERS: [Peer; 2] = [
+    Peer {
+        key: "openmpi",
+        source: "benches/peers/openmpi.c",
+        compiler: "mpicc",
+        flags: &["-std=gnu11", "-O2", "-Wall", "-Wextra"],
+        libraries: &["-ldl"],
+        install: "apt-get install libopenmpi-dev openmpi-bin",
+    },
+    Peer {
+        key: "gloo",
+        source: "benches/peers/gloo.cc",
+        compiler: "c++",
+        flags: &["-std=c++17", "-O2", "-Wall", "-Wextra", "-pthread"],
+        libraries: &["-lgloo", "-ldl"],
+        install: "apt-get install libgloo-dev g++",
+    },
+];
+
+struct Row {
+    peer: String,
+    data: Value,
+}
+
+impl Row {
+    fn number(&self, pointer: &str) -> f64 {
+        self.data
+            .pointer(pointer)
+            .and_then(Value::as_f64)
+            .unwrap_or(f64::NAN)
+    }
+}
+
+fn build(peer: &Peer, dir: &Path) -> Result<PathBuf, String> {
+    if find_program(peer.compiler).is_none() {
+        return Err(format!("there is no {}", peer.compiler));
+    }
+    let program = dir.join(peer.key);
+    let out = Command::new(peer.compiler)
+        .args(peer.flags)
+        .arg("-I")
+        .arg(workspace().join("include"))
+        .arg(workspace().join(peer.source))
+        .arg("-o")
+        .arg(&program)
+        .args(peer.libraries)
+        .output()
+        .map_err(|e| e.to_string())?;
+    if out.status.success() {
+        Ok(program)
+    } else {
+        Err(String::from_utf8_lossy(&out.stderr).into_owned())
+    }
+}
+
+fn measure(
+    peer: &Peer,
+    program: &Path,
+    lib: &Path,
+    options: &Options,
+    dir: &Path,
+) -> Result<Vec<Row>, String> {
+    let mut command;
+    if peer.key == "openmpi" {
+        command = Command::new("mpirun");
+        command
+            .args([
+                "--allow-run-as-root",
+                "--oversubscribe",
+                "--bind-to",
+                "none",
+                "-n",
+                "2",
+            ])
+            .arg(program);
+    } else {
+        command = Command::new(program);
+    }
+    command
+        .arg(lib)
+        .arg(&options.sizes)
+        .arg(options.pairs.to_string())
+        .arg(options.block.to_string());
+    let store = dir.join("gloo-store");
+    if peer.key == "gloo" {
+        let _ = std::fs::remove_dir_all(&store);
+        std::fs::create_dir_all(&store).map_err(|e| format!("{}: {e}", store.display()))?;
+        command.arg(&store);
+    }
+    let out = command
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(|e| format!("{command:?}: {e}"))?;
+    if !out.status.success() {
+        return Err(format!("the comparison failed: {}", out.status));
+    }
+    let mut name = peer.key.to_string();
+    let mut rows = Vec::new();
+    for line in String::from_utf8_lossy(&out.stdout).lines() {
+        let Ok(data) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        match data["peer"].as_str() {
+            Some(told) => name = told.into(),
+            None => rows.push(Row {
+                peer: name.clone(),
+                data,
+            }),
+        }
+    }
+    Ok(rows)
+}
+
+fn plot(file: &Path, rows: &[Row], title: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let area = SVGBackend::new(file, (760, 460)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let x = rows.iter().map(|r| r.number("/bytes"));
+    let (x0, x1) = x.fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)));
+    let low = rows.iter().map(|r| r.number("/ratio/p10"));
+    let high = rows.iter().map(|r| r.number("/ratio/p90"));
+    let y0 = low.fold(1f64, f64::min) / 1.5;
+    let y1 = high.fold(1f64, f64::max) * 1.5;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(title, ("sans-serif", 15))
+        .margin(12)
+        .x_label_area_size(42)
+        .y_label_area_size(64)
+        .build_cartesian_2d(
+            (x0 / 1.5..x1 * 1.5).log_scale().base(2.0),
+            (y0..y1).log_scale(),
+        )?;
+    chart
+        .configure_mesh()
+        .x_desc("size")
+        .y_desc("time of the peer / ours, median and p10..p90")
+        .x_label_formatter(&|v| size_name(v.round() as u64))
+        .y_label_formatter(&|v| format!("{v}"))
+        .draw()?;
+    chart.draw_series(LineSeries::new([(x0 / 1.5, 1.0), (x1 * 1.5, 1.0)], &BLACK))?;
+    let mut names: Vec<&str> = rows.iter().map(|r| r.peer.as_str()).collect();
+    names.dedup();
+    for (name, color) in names.into_iter().zip([&BLUE, &RED, &GREEN]) {
+        let mine = || rows.iter().filter(move |r| r.peer == name);
+        let point = |r: &Row, key: &str| (r.number("/bytes"), r.number(key));
+        chart
+            .draw_series(LineSeries::new(
+                mine().map(|r| point(r, "/ratio/median")),
+                color,
+            ))?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color));
+        chart
+            .draw_series(mine().map(|r| {
+                PathElement::new([point(r, "/ratio/p10"), point(r, "/ratio/p90")], color)
+            }))?;
+        chart.draw_series(
+            mine().map(|r| Circle::new(point(r, "/ratio/median"), 3, color.filled())),
+        )?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE)
+        .border_style(BLACK)
+        .draw()?;
+    area.present()?;
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let lib = options.lib.clone().unwrap_or_else(libflagos);
+    let dir = scratch("peers");
+    let out = options.out.clone().unwrap_or_else(|| dir.clone());
+    let mut rows = Vec::new();
+    let mut missing = Vec::new();
+    let before = Probe::take();
+    for peer in PEERS {
+        if options.peer.as_deref().is_some_and(|only| only != peer.key) {
+            continue;
+        }
+        eprintln!("comparing with {} ...", peer.key);
+        match build(&peer, &dir) {
+            Err(why) => missing.push(format!(
+                "MISSING PEER: {} could not be built: {}\n  on Debian: {}",
+                peer.key,
+                why.trim(),
+                peer.install
+            )),
+            Ok(program) => match measure(&peer, &program, &lib, &options, &dir) {
+                Ok(more) => rows.extend(more),
+                Err(why) => {
+                    eprintln!("{}: {why}", peer.key);
+                    return ExitCode::FAILURE;
+                }
+            },
+        }
+    }
+    let after = Probe::take();
+    let title = format!(
+        "all-reduce, float32 sum, 2 ranks, {} cores, {}",
+        cores(),
+        date()
+    );
+
+    println!("\n{title}");
+    println!(
+        "{}; commit {}; before: cache line {:.0} ns, memcpy {:.1} GB/s; after: {:.0} ns, {:.1} GB/s",
+        processor(),
+        commit(),
+        before.line_ns,
+        before.memcpy_gbs,
+        after.line_ns,
+        after.memcpy_gbs
+    );
+    println!(
+        "ratio = time of the peer / ours, over pairs of neighbouring blocks; above 1, ours is faster\n"
+    );
+    println!("| peer | size | ours µs | peer µs | ratio | p10 | p90 | pairs | other CPU |");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
+    for row in &rows {
+        println!(
+            "| {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {} | {:.0}% |",
+            row.peer,
+            size_name(row.number("/bytes") as u64),
+            row.number("/ours_us/median"),
+            row.number("/peer_us/median"),
+            row.number("/ratio/median"),
+            row.number("/ratio/p10"),
+            row.number("/ratio/p90"),
+            row.number("/pairs"),
+            row.number("/foreign_cpu_percent"),
+        );
+    }
+    println!();
+
+    let report = json!({
+        "what": "flagosAllReduce on the host tier against peers, paired blocks; ratio is peer / ours",
+        "date": date(),
+        "commit": commit(),
+        "processor": processor(),
+        "cores": cores(),
+        "before": before.json(),
+        "after": after.json(),
+        "missing": missing,
+        "rows": rows.iter().map(|r| json!({"peer": r.peer, "result": r.data})).collect::<Vec<_>>(),
+    });
+    let written = std::fs::create_dir_all(&out)
+        .and_then(|()| std::fs::write(out.join("peers.json"), format!("{report:#}\n")));
+    if let Err(error) = written {
+        eprintln!("{}: {error}", out.display());
+        return ExitCode::FAILURE;
+    }
+    println!("written: {}", out.join("peers.json").display());
+    if !rows.is_empty() {
+        let svg = out.join("peers.svg");
+        if let Err(error) = plot(&svg, &rows, &title) {
+            eprintln!("{}: {error}", svg.display());
+            return ExitCode::FAILURE;
+        }
+        println!("written: {}", svg.display());
+    }
+    for sentence in &missing {
+        eprintln!("\n{sentence}");
+    }
+    let slower: Vec<&Row> = rows
+        .iter()
+        .filter(|r| {
+            // A ratio that is no number has not passed.
+            r.number("/ratio/median")
+                .partial_cmp(&1.0)
+                .is_none_or(|o| o.is_lt())
+        })
+        .collect();
+    for row in &slower {
+        eprintln!(
+            "SLOWER: at {} than {}, ratio {:.2}",
+            size_name(row.number("/bytes") as u64),
+            row.peer,
+            row.number("/ratio/median")
+        );
+    }
+    if rows.is_empty() || (options.gate && !(slower.is_empty() && missing.is_empty())) {
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,140 @@
+//! The entry of every operation: find the communicator, look at the one rare word, jump.
+
+use super::table::{self, Handle, Place, place};
+use super::{group, rare};
+use crate::error::{Error, last};
+use crate::ops::{Call, dispatch};
+use crate::types::OpKind;
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+
+#[inline(always)]
+fn ready(place: &'static Place, handle: Handle) -> bool {
+    place.is_live(handle) & (rare::RARE.load(Ordering::Relaxed) == 0)
+}
+
+/// The way of calls for which the short one is not enough: a stale handle, a group, a fork,
+/// call checking.
+#[cold]
+#[inline(never)]
+unsafe fn rarely(handle: Handle, call: Call) -> i32 {
+    let comm = match table::get(handle) {
+        Ok(comm) => comm,
+        Err(error) => {
+            let error = error.context(call.kind.name());
+            // Inside a group the end has to know too.
+            group::note_error(&error);
+            last::record(&error);
+            return error.code() as i32;
+        }
+    };
+    let target = &place(handle).target;
+    if group::is_open() {
+        // SAFETY: the caller's promise about the buffers.
+        return unsafe { group::add(handle, target, call) };
+    }
+    if rare::checking()
+        && let Err(error) = super::end::compare_calls(&comm, std::slice::from_ref(&call))
+    {
+        return target.fail_call(&call, error);
+    }
+    // SAFETY: as above.
+    unsafe { dispatch(target, &call) }
+}
+
+macro_rules! entry {
+    ($(#[$doc:meta])* $name:ident: $kind:ident($($arg:ident: $ty:ty => $field:ident),*; $($passed:ident),*)) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The buffers must be what the C header asks for.
+        #[inline(always)]
+        #[allow(clippy::too_many_arguments)]
+        pub unsafe fn $name($($arg: $ty,)* comm: Handle, stream: *mut c_void) -> i32 {
+            let place = place(comm);
+            if ready(place, comm) {
+                // SAFETY: the caller's promise.
+                return unsafe { (place.target.ops().$name)($($passed,)* &place.target, stream) };
+            }
+            let mut call = Call::new(OpKind::$kind);
+            $(call.$field = $arg;)*
+            call.stream = stream;
+            // SAFETY: as above.
+            unsafe { rarely(comm, call) }
+        }
+    };
+}
+
+entry!(/// AllReduce.
+    all_reduce: AllReduce(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op;
+    send, recv, count, dtype, op));
+entry!(/// Broadcast.
+    broadcast: Broadcast(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root;
+    send, recv, count, dtype, root));
+entry!(/// Reduce.
+    reduce: Reduce(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op, root: i32 => root;
+    send, recv, count, dtype, op, root));
+entry!(/// AllGather.
+    all_gather: AllGather(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype;
+    send, recv, count, dtype));
+entry!(/// ReduceScatter.
+    reduce_scatter: ReduceScatter(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op;
+    send, recv, count, dtype, op));
+entry!(/// Gather.
+    gather: Gather(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root;
+    send, recv, count, dtype, root));
+entry!(/// Scatter.
+    scatter: Scatter(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root;
+    send, recv, count, dtype, root));
+entry!(/// AlltoAll.
+    all_to_all: AllToAll(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype;
+    send, recv, count, dtype));
+entry!(/// Send.
+    send: Send(send: *const c_void => send, count: usize => count, dtype: i32 => dtype, peer: i32 => root;
+    send, count, dtype, peer));
+entry!(/// Recv.
+    recv: Recv(recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, peer: i32 => root;
+    recv, count, dtype, peer));
+entry!(/// Barrier.
+    barrier: Barrier(;));
+
+/// AlltoAllv.
+///
+/// # Safety
+/// The buffers and the arrays of counts must be what the C header asks for.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn all_to_allv(
+    send: *const c_void,
+    send_counts: *const usize,
+    send_displs: *const usize,
+    recv: *mut c_void,
+    recv_counts: *const usize,
+    recv_displs: *const usize,
+    dtype: i32,
+    comm: Handle,
+    stream: *mut c_void,
+) -> i32 {
+    let mut call = Call::new(OpKind::AllToAllv);
+    (call.send, call.recv, call.dtype, call.stream) = (send, recv, dtype, stream);
+    call.vector = [send_counts, send_displs, recv_counts, recv_displs];
+    let place = place(comm);
+    if ready(place, comm) {
+        // SAFETY: the caller's promise.
+        return unsafe { dispatch(&place.target, &call) };
+    }
+    // SAFETY: as above.
+    unsafe { rarely(comm, call) }
+}
+
+/// Records an error for this thread, and for the communicator if the handle is live; its C code.
+pub fn fail(handle: Handle, error: Error) -> i32 {
+    let place = place(handle);
+    if handle != 0 && place.is_live(handle) {
+        place.target.fail(error)
+    } else {
+        log::info!("{error}");
+        last::record(&error);
+        error.code() as i32
+    }
+}

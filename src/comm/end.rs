@@ -1,0 +1,428 @@
+//! What happens to a communicator that works: questions, finalize, revoke, abort, destroy.
+#![forbid(unsafe_code)]
+
+use super::table::{self, Handle, place};
+use super::{Backend, Comm, Made, Parts, not_on};
+use crate::control::wire::{Reader, Writer};
+use crate::error::{Code, Error, Result};
+use crate::internal::CommInfo;
+use crate::load;
+use crate::ops::{CLOSED, Call, lock};
+use crate::types::OpKind;
+use crate::vendor::nccl::{Progress, VendorComm};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How long an abort waits for a thread of its own that is on the control channel.
+const ABORT_COURTESY: Duration = Duration::from_millis(150);
+
+// ---- questions
+
+/// Number of ranks.
+pub fn comm_count(handle: Handle) -> Result<i32> {
+    let comm = table::get(handle)?;
+    comm.parts()?;
+    Ok(comm.nranks() as i32)
+}
+
+/// Rank of the caller.
+pub fn comm_user_rank(handle: Handle) -> Result<i32> {
+    let comm = table::get(handle)?;
+    comm.parts()?;
+    Ok(comm.rank() as i32)
+}
+
+/// Device the communicator is bound to, -1 for none.
+pub fn comm_device(handle: Handle) -> Result<i32> {
+    let comm = table::get(handle)?;
+    comm.parts()?;
+    Ok(comm.device)
+}
+
+/// Name of the communicator.
+pub fn comm_name(handle: Handle) -> Result<String> {
+    Ok(table::get(handle)?.name.clone())
+}
+
+/// What the communicator runs on.
+pub fn comm_info(handle: Handle) -> Result<CommInfo> {
+    let comm = table::get(handle)?;
+    let parts = comm.parts()?;
+    let vendor = parts
+        .infos
+        .get(comm.rank() as usize)
+        .map(|i| i.vendor.clone())
+        .unwrap_or_default();
+    let driver = load::process_driver()?.is_some();
+    Ok(match &parts.backend {
+        Backend::Native(native) => CommInfo {
+            tier: parts.tier as i32,
+            vendor,
+            library_path: native.library().path().display().to_string(),
+            library_version: native.library().version.map_or(0, |v| v.nccl_code() as i32),
+            stream_kind: 1,
+            completion: 1,
+        },
+        Backend::Host(_) => CommInfo {
+            tier: parts.tier as i32,
+            vendor: if driver { vendor } else { String::new() },
+            library_path: String::new(),
+            library_version: 0,
+            stream_kind: if driver { 1 } else { 2 },
+            completion: if driver { 3 } else { 2 },
+        },
+    })
+}
+
+/// The asynchronous state: 0, InProgress or an error code.
+pub fn comm_async_error(handle: Handle) -> Result<i32> {
+    let comm = table::get(handle)?;
+    let parts = match &*lock(&comm.made) {
+        Made::Pending => return Ok(Code::InProgress as i32),
+        Made::Failed(error) => {
+            place(handle).target.fail(error.clone());
+            return Ok(error.code() as i32);
+        }
+        Made::Gone => return Ok(Code::Aborted as i32),
+        Made::Ready(parts) => Arc::clone(parts),
+    };
+    let state = (|| {
+        if let Some(error) = &*lock(&parts.failed) {
+            return Err(error.clone());
+        }
+        // Whoever is on the channel now looks for us.
+        if let Ok(mut channel) = parts.channel.try_lock() {
+            channel.look()?;
+            channel.first_dead()?;
+        }
+        match &parts.backend {
+            Backend::Native(native) => {
+                if native.library().symbols.comm_get_async_error.is_some() {
+                    return native.async_error();
+                }
+                Ok(Progress::Done)
+            }
+            Backend::Host(engine) => engine.check_failure().map(|()| Progress::Done),
+        }
+    })();
+    match state {
+        Ok(Progress::Done) => Ok(0),
+        Ok(Progress::Pending) => Ok(Code::InProgress as i32),
+        Err(error) => {
+            parts.record_failure(&error);
+            let code = error.code() as i32;
+            place(handle).target.fail(error);
+            Ok(code)
+        }
+    }
+}
+
+/// Compares calls across the ranks before they are made, where call checking is on.
+pub(crate) fn compare_calls(comm: &Comm, calls: &[Call]) -> Result<()> {
+    let parts = comm.parts()?;
+    if parts.native().is_none() {
+        // The host tier always compares by itself.
+        return Ok(());
+    }
+    // Messages are a matter of two ranks; a barrier compares by being one.
+    let checked: Vec<&Call> = calls
+        .iter()
+        .filter(|c| !matches!(c.kind, OpKind::Send | OpKind::Recv | OpKind::Barrier))
+        .collect();
+    if checked.is_empty() {
+        return Ok(());
+    }
+    if let Some(driver) = load::process_driver()? {
+        for call in &checked {
+            if driver.is_capturing(crate::device::stream_of(call.stream))? {
+                return Err(Error::not_supported(
+                    "calls are compared across ranks (FLAGOSCOMM_CHECK), which needs the host at \
+                     every call, and the stream is being captured",
+                ));
+            }
+        }
+    }
+    let mut writer = Writer::default();
+    for call in &checked {
+        writer.bytes(call.text().as_bytes());
+    }
+    let patience = comm.init_patience();
+    let all = lock(&parts.channel).allgather("a comparison of calls", &writer.0, &patience)?;
+    let texts = |body: &[u8]| {
+        let mut reader = Reader(body);
+        let mut texts = Vec::new();
+        while let Some(text) = reader.text() {
+            texts.push(text);
+        }
+        texts
+    };
+    if all.iter().all(|body| *body == all[0]) {
+        return Ok(());
+    }
+    let said: Vec<String> = all
+        .iter()
+        .enumerate()
+        .take(16)
+        .map(|(rank, body)| format!("rank {rank} called {}", texts(body).join(", ")))
+        .collect();
+    Err(Error::invalid_usage(format!(
+        "the ranks make different calls: {}",
+        said.join("; ")
+    )))
+}
+
+// ---- the end
+
+/// Flushes the communicator; collective.
+pub fn comm_finalize(handle: Handle) -> Result<()> {
+    let comm = table::get(handle)?;
+    let parts = comm.parts()?;
+    let _one = parts.collective.try_lock().map_err(|_| {
+        Error::invalid_usage("another collective call on this communicator is going on")
+    })?;
+    if let Some(native) = parts.native()
+        && native.library().symbols.comm_finalize.is_some()
+    {
+        let patience = comm.init_patience();
+        let mut progress = native.finalize()?;
+        while progress == Progress::Pending {
+            patience.slice().map_err(|_| {
+                Error::new(Code::Timeout, "the vendor's finalize did not end in time")
+            })?;
+            std::thread::sleep(Duration::from_millis(1));
+            progress = native.async_error()?;
+        }
+    }
+    let patience = comm.init_patience();
+    lock(&parts.channel)
+        .allgather("the finalize of all ranks", &[], &patience)
+        .map(drop)
+}
+
+/// Frees the communicator; local, and bounded by the destroy deadline.
+pub fn comm_destroy(handle: Handle) -> Result<()> {
+    let comm = table::get(handle)?;
+    let parts = match &*lock(&comm.made) {
+        Made::Pending => {
+            return Err(Error::invalid_usage(format!(
+                "{} is still being initialised: abort it, or wait until its init is over",
+                comm.label()
+            )));
+        }
+        Made::Failed(_) | Made::Gone => None,
+        Made::Ready(parts) => Some(Arc::clone(parts)),
+    };
+    if table::remove(handle).is_none() {
+        return Err(table::stale(handle));
+    }
+    let Some(parts) = parts else {
+        table::release(handle);
+        return Ok(());
+    };
+    let started = Instant::now();
+    let limit = comm.destroy_limit();
+    let patient = || limit.is_none_or(|limit| started.elapsed() < limit);
+    if let Backend::Host(engine) = &parts.backend {
+        place(handle).target.host.detach(patient, || engine.abort());
+    }
+    place(handle).target.native.detach();
+    let result = take_down(&comm, &parts, false);
+    table::release(handle);
+    result
+}
+
+/// Ends everything on the communicator and frees it; from any thread.
+pub fn comm_abort(handle: Handle) -> Result<()> {
+    let comm = table::get(handle)?;
+    if table::remove(handle).is_none() {
+        return Err(table::stale(handle));
+    }
+    comm.abort.set();
+    let parts = match &*lock(&comm.made) {
+        Made::Ready(parts) => Arc::clone(parts),
+        // The init sees the flag, and what it has made by then goes again. Its place is left to it.
+        Made::Pending | Made::Gone => return Ok(()),
+        Made::Failed(_) => {
+            table::release(handle);
+            return Ok(());
+        }
+    };
+    if let Backend::Host(engine) = &parts.backend {
+        engine.abort();
+        place(handle).target.host.detach(|| true, || {});
+    }
+    place(handle).target.native.detach();
+    let result = take_down(&comm, &parts, true);
+    table::release(handle);
+    result
+}
+
+/// Stops the work of a communicator that stays for a shrink and its destroy.
+pub(crate) fn stop_work(handle: Handle, comm: &Comm, parts: &Parts) {
+    place(handle).target.set_ops(&CLOSED);
+    match &parts.backend {
+        Backend::Host(engine) => engine.abort(),
+        Backend::Native(native) => {
+            if native.library().symbols.comm_revoke.is_some()
+                && let Err(error) = native.revoke(0)
+            {
+                log::warn!("{}: {error}", comm.label());
+            }
+        }
+    }
+    parts.record_failure(&Error::new(
+        Code::Aborted,
+        format!(
+            "{} was revoked; it can be shrunk and destroyed",
+            comm.label()
+        ),
+    ));
+}
+
+/// Ends the work of the communicator but keeps it for shrink and destroy.
+pub fn comm_revoke(handle: Handle, flags: i32) -> Result<()> {
+    let comm = table::get(handle)?;
+    let parts = comm.parts()?;
+    if flags != 0 {
+        return Err(Error::invalid_argument(format!(
+            "the flags of a revoke are 0 (default), not {flags}"
+        )));
+    }
+    if let Some(native) = parts.native() {
+        native
+            .library()
+            .symbols
+            .comm_revoke
+            .ok_or_else(|| native.library().lacks("CommRevoke"))?;
+    }
+    stop_work(handle, &comm, &parts);
+    Ok(())
+}
+
+/// Releases device resources until resume.
+pub fn comm_suspend(handle: Handle, flags: i32) -> Result<()> {
+    let parts = table::get(handle)?.parts()?;
+    match parts.native() {
+        Some(native) => native.suspend(flags).map(drop),
+        None => Err(not_on(
+            parts.tier,
+            "suspend (there are no device resources to release)",
+        )),
+    }
+}
+
+/// Takes them back.
+pub fn comm_resume(handle: Handle) -> Result<()> {
+    let parts = table::get(handle)?.parts()?;
+    match parts.native() {
+        Some(native) => native.resume().map(drop),
+        None => Err(not_on(
+            parts.tier,
+            "resume (there are no device resources to take back)",
+        )),
+    }
+}
+
+/// Takes down what an init has made: the vendor's communicator under the destroy deadline, then
+/// the control channel, in order or with an announcement.
+pub(crate) fn take_down(comm: &Comm, parts: &Parts, abort: bool) -> Result<()> {
+    let result = match &parts.backend {
+        Backend::Host(engine) => {
+            if abort {
+                engine.abort();
+            }
+            Ok(())
+        }
+        Backend::Native(_) => Ok(()),
+    };
+    // First the others learn of it, since the vendor's end may take its time.
+    let until = Instant::now() + ABORT_COURTESY;
+    loop {
+        match parts.channel.try_lock() {
+            Ok(mut channel) => {
+                if abort {
+                    channel.announce_abort("");
+                }
+                channel.leave();
+                break;
+            }
+            // Somebody waits on it: with an abort it sees the flag, tells the others and leaves.
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => break,
+        }
+    }
+    if let Backend::Native(native) = &parts.backend {
+        return end_vendor(comm, native, abort);
+    }
+    result
+}
+
+/// Runs the vendor's destroy or abort on a helper thread and waits for it at most so long.
+fn end_vendor(comm: &Comm, native: &Arc<VendorComm>, abort: bool) -> Result<()> {
+    let ending = Arc::clone(native);
+    let what = if abort { "abort" } else { "destroy" };
+    let (sender, done) = channel();
+    let device = comm.device;
+    let abort = abort && ending.library().symbols.comm_abort.is_some();
+    let work = move || {
+        let _ = sender.send(end_now(&ending, device, abort));
+    };
+    std::thread::Builder::new()
+        .name("flagos-end".into())
+        .spawn(work)
+        .map_err(|e| Error::system("no thread for the vendor's end", e))?;
+    let result = match comm.destroy_limit() {
+        None => done.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        Some(limit) => done.recv_timeout(limit),
+    };
+    match result {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(Error::internal("the thread of the vendor's end panicked"))
+        }
+        Err(RecvTimeoutError::Timeout) => {
+            let error = Error::new(
+                Code::Timeout,
+                format!(
+                    "{}: the vendor's {what} did not return in time; its communicator is left \
+                     behind (the limit is FLAGOSCOMM_DESTROY_TIMEOUT seconds)",
+                    comm.label()
+                ),
+            );
+            log::warn!("{error}");
+            Err(error)
+        }
+    }
+}
+
+fn end_now(native: &VendorComm, device: i32, abort: bool) -> Result<()> {
+    if let Some(driver) = load::process_driver()? {
+        driver.prepare_thread(device)?;
+    }
+    if abort {
+        native.abort().map(drop)
+    } else {
+        native.destroy().map(drop)
+    }
+}
+
+/// Aborts a vendor's communicator that nobody wants, without waiting for it.
+pub(crate) fn abort_in_background(native: VendorComm) {
+    let work = move || {
+        let outcome = if native.library().symbols.comm_abort.is_some() {
+            native.abort()
+        } else {
+            native.destroy()
+        };
+        if let Err(error) = outcome {
+            log::warn!("a vendor's communicator can't be aborted: {error}");
+        }
+    };
+    if let Err(e) = std::thread::Builder::new()
+        .name("flagos-end".into())
+        .spawn(work)
+    {
+        log::warn!("no thread to abort a vendor's communicator: {e}");
+    }
+}

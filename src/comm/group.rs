@@ -1,0 +1,330 @@
+//! Groups, per thread: calls inside are launched together at the outermost end.
+//!
+//! The vendor's own group is opened when the first call inside needs it. Operations of the host
+//! tier are queued; inits and splits are recorded. A call that is refused inside makes the end fail
+//! and launch nothing.
+
+use super::init::{self, Pending};
+use super::rare;
+use super::table::{Handle, place};
+use crate::error::{Code, Error, Result};
+use crate::host::op::HostOp;
+use crate::host::port::{self, Batch};
+use crate::ops::{Call, Target, dispatch};
+use crate::types::OpKind;
+use crate::vendor::nccl::{Library, Progress};
+use std::cell::Cell;
+
+/// What one thread's open group holds.
+#[derive(Default)]
+struct Group {
+    depth: u32,
+    error: Option<Error>,
+    /// Vendors whose group is open, with a communicator of theirs for poisoning.
+    opened: Vec<(&'static Library, &'static Target)>,
+    poisoned: bool,
+    queued: Vec<(Handle, &'static Target, HostOp, Call)>,
+    pending: Vec<Pending>,
+    /// Calls on vendor communicators, for call checking at the end.
+    checked: Vec<(Handle, Call)>,
+}
+
+// Constant and without a destructor: a thread that ends with an open group leaks it.
+thread_local! {
+    static OPEN: Cell<*mut Group> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+fn with<R>(body: impl FnOnce(&mut Group) -> R) -> Option<R> {
+    let group = OPEN.get();
+    if group.is_null() {
+        return None;
+    }
+    // SAFETY: only this thread reaches the pointer, which comes from a box that lives until
+    // `take`; `body` never calls back into this module (it gets the group instead).
+    Some(body(unsafe { &mut *group }))
+}
+
+/// Whether this thread has an open group.
+pub(crate) fn is_open() -> bool {
+    !OPEN.get().is_null()
+}
+
+/// Opens a group, or a nested one.
+pub fn start() -> Result<()> {
+    if with(|group| group.depth += 1).is_none() {
+        OPEN.set(Box::into_raw(Box::new(Group {
+            depth: 1,
+            ..Group::default()
+        })));
+        rare::group_opened();
+    }
+    Ok(())
+}
+
+/// Remembers an error of a call inside, which the end returns.
+pub(crate) fn note_error(error: &Error) {
+    with(|group| group.fail(error));
+}
+
+impl Group {
+    fn fail(&mut self, error: &Error) {
+        self.error.get_or_insert_with(|| error.clone());
+        if !self.poisoned && !self.opened.is_empty() {
+            self.poisoned = true;
+            for (_, target) in &self.opened {
+                target.native.poison_group(target.nranks());
+            }
+        }
+    }
+
+    /// Opens the vendor's group if it is not open yet.
+    fn open_vendor(&mut self, library: &'static Library, target: &'static Target) -> Result<()> {
+        if !self
+            .opened
+            .iter()
+            .any(|(open, _)| std::ptr::eq(*open, library))
+        {
+            library.group_start()?;
+            self.opened.push((library, target));
+            if self.error.is_some() {
+                self.poisoned = true;
+                target.native.poison_group(target.nranks());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A call inside a group.
+///
+/// # Safety
+/// The call's pointers must be what the C header asks for, until the outermost end.
+pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) -> i32 {
+    let outcome = with(|group| {
+        if call.kind == OpKind::Barrier {
+            return Err(Error::invalid_usage(
+                "Barrier waits, and inside a group nothing is launched before the end",
+            ));
+        }
+        if !group.pending.is_empty() {
+            return Err(Error::invalid_usage(
+                "this group holds inits or splits, and operations can't be in the same group: the \
+                 communicators exist only after its end",
+            ));
+        }
+        let Some(library) = target.native.attached() else {
+            // SAFETY: the caller's promise.
+            let op = unsafe { port::prepare(target, &call)? };
+            group.queued.push((handle, target, op, call));
+            return Ok(0);
+        };
+        if rare::checking() {
+            group.checked.push((handle, call));
+        }
+        group.open_vendor(library, target)?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { dispatch(target, &call) })
+    });
+    match outcome {
+        None => Code::InternalError as i32,
+        Some(Ok(code)) => {
+            if code != 0 && code != Code::InProgress as i32 {
+                // The text is recorded; the end repeats it.
+                let text = target.last_error();
+                let code = Code::from_raw(code).unwrap_or(Code::InternalError);
+                note_error(&Error::new(code, text));
+            }
+            code
+        }
+        Some(Err(error)) => {
+            let code = target.fail_call(&call, error);
+            let kept = Code::from_raw(code).unwrap_or(Code::InternalError);
+            note_error(&Error::new(kept, target.last_error()));
+            code
+        }
+    }
+}
+
+/// Records an init or split for the end, if a group is open; gives it back if none is.
+pub(crate) fn defer(pending: Pending) -> std::result::Result<Result<()>, Pending> {
+    if !is_open() {
+        return Err(pending);
+    }
+    let recorded = with(|group| {
+        if !group.queued.is_empty() || !group.opened.is_empty() {
+            let error = Error::invalid_usage(
+                "this group holds operations, and inits or splits can't be in the same group",
+            );
+            group.fail(&error);
+            return Err(error);
+        }
+        group.pending.push(pending);
+        Ok(())
+    });
+    Ok(recorded.unwrap_or(Ok(())))
+}
+
+/// Takes the outermost group, or `None` if the end was of a nested one.
+fn take() -> Result<Option<Group>> {
+    let depth = with(|group| {
+        group.depth -= 1;
+        group.depth
+    });
+    match depth {
+        None => Err(Error::invalid_usage(
+            "flagosGroupEnd without flagosGroupStart: no group is open on this thread (groups are \
+             per thread)",
+        )),
+        Some(0) => {
+            let group = OPEN.replace(std::ptr::null_mut());
+            rare::group_closed();
+            // SAFETY: the pointer came from `Box::into_raw` in `start`, and is taken once.
+            Ok(Some(*unsafe { Box::from_raw(group) }))
+        }
+        Some(_) => Ok(None),
+    }
+}
+
+/// Closes a group; the outermost end launches everything. `Ok(false)`: a vendor goes on with it.
+pub fn end() -> Result<bool> {
+    let Some(mut group) = take()? else {
+        return Ok(true);
+    };
+    if group.error.is_none()
+        && !group.checked.is_empty()
+        && let Err(error) = check_calls(&group.checked)
+    {
+        group.fail(&error);
+    }
+    let mut first = group.error.take();
+    let mut pending = false;
+    for (library, _) in &group.opened {
+        match library.group_end() {
+            Ok(Progress::Done) => {}
+            Ok(Progress::Pending) => pending = true,
+            Err(error) => {
+                first.get_or_insert(error);
+            }
+        }
+    }
+    if let Some(error) = first {
+        init::cancel(group.pending);
+        return Err(error.context("the group was not launched"));
+    }
+    if !group.pending.is_empty() {
+        pending |= !init::run_all(group.pending)?;
+    }
+    launch(group.queued)?;
+    Ok(!pending)
+}
+
+fn check_calls(checked: &[(Handle, Call)]) -> Result<()> {
+    let mut rest: Vec<(Handle, Call)> = checked.to_vec();
+    while let Some((handle, _)) = rest.first().copied() {
+        let calls: Vec<Call> = rest
+            .iter()
+            .filter(|(h, _)| *h == handle)
+            .map(|(_, call)| *call)
+            .collect();
+        rest.retain(|(h, _)| *h != handle);
+        super::end::compare_calls(&*super::table::get(handle)?, &calls)?;
+    }
+    Ok(())
+}
+
+/// One communicator's operations in a group.
+type Launch = (Handle, &'static Target, Batch);
+
+/// Launches the host tier's operations: those of one communicator together, the communicators
+/// beside each other, since one thread may own several ranks of one.
+fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
+    let mut batches: Vec<Launch> = Vec::new();
+    for (handle, target, op, call) in queued {
+        let at = batches
+            .iter()
+            .position(|(h, ..)| *h == handle)
+            .unwrap_or_else(|| {
+                batches.push((
+                    handle,
+                    target,
+                    Batch {
+                        ops: Vec::new(),
+                        texts: Vec::new(),
+                    },
+                ));
+                batches.len() - 1
+            });
+        batches[at].2.ops.push(op);
+        batches[at].2.texts.push(call);
+    }
+    let run = |(handle, target, batch): Launch| {
+        if !place(handle).is_live(handle) {
+            return Err(super::table::stale(handle));
+        }
+        let first = batch.texts[0];
+        // SAFETY: the promise of the callers of `add`, until the end returns or the streams have
+        // passed the operations.
+        unsafe { port::submit(target, batch) }.map_err(|error| {
+            let code = target.fail_call(&first, error);
+            Error::new(
+                Code::from_raw(code).unwrap_or(Code::InternalError),
+                target.last_error(),
+            )
+        })
+    };
+    if batches.len() <= 1 {
+        return batches.into_iter().try_for_each(run);
+    }
+    let device = crate::device::of_thread();
+    let results: Vec<Result<()>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = batches
+            .into_iter()
+            .map(|batch| {
+                let run = &run;
+                std::thread::Builder::new()
+                    .name("flagos-group".into())
+                    .spawn_scoped(scope, move || {
+                        device.apply()?;
+                        run(batch)
+                    })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| match thread.map(|t| t.join()) {
+                Ok(Ok(result)) => result,
+                Ok(Err(_)) => Err(Error::internal("a thread of a group panicked")),
+                Err(e) => Err(Error::system("no thread for a group", e)),
+            })
+            .collect()
+    });
+    results.into_iter().collect()
+}
+
+/// Closes the group without launching it; the vendor's estimate in microseconds.
+pub fn simulate_end() -> Result<f32> {
+    let Some(group) = take()? else {
+        return Err(Error::invalid_usage(
+            "flagosGroupSimulateEnd closes the outermost group, but this one is nested",
+        ));
+    };
+    init::cancel(group.pending);
+    let mut longest = 0f32;
+    let mut first = group.error;
+    for (library, _) in &group.opened {
+        match library.group_simulate_end() {
+            Ok(time) => longest = longest.max(time),
+            Err(error) => {
+                // What was recorded must not be launched by a later group.
+                first.get_or_insert(error);
+            }
+        }
+    }
+    match first {
+        Some(error) => Err(error),
+        None if !group.queued.is_empty() => Err(Error::not_supported(
+            "the host tier does not estimate times; its operations in this group were dropped",
+        )),
+        None => Ok(longest),
+    }
+}

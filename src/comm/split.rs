@@ -1,0 +1,364 @@
+//! Communicators made from communicators: split and shrink.
+#![forbid(unsafe_code)]
+
+use super::init::{self, OutHandle, Pending, Spec, VendorParent, Work};
+use super::options::Options;
+use super::table::{self, Handle};
+use super::{Comm, Parts};
+use crate::bootstrap::unique_id;
+use crate::control::channel::Channel;
+use crate::control::wire::{Reader, Writer};
+use crate::error::{Code, Error, Result};
+use crate::ops::lock;
+use crate::types::UNIQUE_ID_BYTES;
+use std::sync::MutexGuard;
+
+/// What one rank brings to a split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    /// `None`: not a member of any child.
+    color: Option<i32>,
+    key: i32,
+}
+
+impl Part {
+    fn encode(self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer
+            .u32(self.color.map_or(u32::MAX, |c| c as u32))
+            .u32(self.key as u32);
+        writer.0
+    }
+
+    fn decode(body: &[u8]) -> Option<Part> {
+        let mut reader = Reader(body);
+        let color = reader.u32()? as i32;
+        Some(Part {
+            color: (color >= 0).then_some(color),
+            key: reader.u32()? as i32,
+        })
+    }
+}
+
+/// The members of a colour in the order of their new ranks: by key, then by old rank.
+fn members(parts: &[Part], color: i32) -> Vec<u32> {
+    let mut members: Vec<u32> = (0..parts.len() as u32)
+        .filter(|rank| parts[*rank as usize].color == Some(color))
+        .collect();
+    members.sort_by_key(|rank| (parts[*rank as usize].key, *rank));
+    members
+}
+
+/// Takes the parent for one collective call; a second at the same time is refused.
+fn collective(parts: &Parts) -> Result<MutexGuard<'_, ()>> {
+    parts.collective.try_lock().map_err(|_| {
+        Error::invalid_usage(
+            "another collective call (split, shrink, finalize) on this communicator is going on in \
+             this process; they come one at a time, in the same order on all ranks",
+        )
+    })
+}
+
+/// The parent's channel, also while another thread looks at it for a moment.
+fn channel(parts: &Parts) -> MutexGuard<'_, Channel> {
+    lock(&parts.channel)
+}
+
+fn child_options(parent: &Comm, options: Option<&Options>) -> Options {
+    match options {
+        Some(options) => options.clone(),
+        None => Options {
+            name: None,
+            device: None,
+            ..parent.options.clone()
+        },
+    }
+}
+
+/// Splits by colour (negative: not a member, `*out` is 0) and key. Collective over the parent.
+/// `Ok(false)`: in progress.
+pub(crate) fn comm_split(
+    handle: Handle,
+    color: i32,
+    key: i32,
+    out: OutHandle,
+    options: Option<&Options>,
+) -> Result<bool> {
+    out.set(0);
+    let parent = table::get(handle)?;
+    parent.parts()?;
+    let options = child_options(&parent, options);
+    // Rank and number are known only after the exchange; the handle shows them from then on.
+    let (child, comm) = init::new_comm(parent.nranks(), parent.rank(), parent.device, &options)?;
+    let work = Work::Split {
+        parent: handle,
+        color,
+        key,
+    };
+    init::start(Pending {
+        handle: child,
+        comm,
+        out,
+        work,
+    })
+}
+
+/// The part of a split that talks. `None`: this rank has no colour, took part and gets nothing.
+pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<Option<Parts>> {
+    let parent_comm = table::get(parent)?;
+    let parts = parent_comm.parts()?;
+    let _one = collective(&parts)?;
+    let patience = comm.init_patience();
+    let own = Part {
+        color: (color >= 0).then_some(color),
+        key,
+    };
+    let all = channel(&parts).allgather("a split", &own.encode(), &patience)?;
+    let all: Option<Vec<Part>> = all.iter().map(|p| Part::decode(p)).collect();
+    let all = all.ok_or_else(|| Error::internal("a rank's part of a split can't be read"))?;
+    let members = own.color.map(|c| members(&all, c)).unwrap_or_default();
+    let new_rank = members.iter().position(|r| *r == parent_comm.rank());
+
+    // The first member of each colour serves its rendezvous.
+    let mut id = Ok(Vec::new());
+    if new_rank == Some(0) {
+        id = init::get_unique_id().map(|id| id.to_vec());
+    }
+    let mut writer = Writer::default();
+    match &id {
+        Ok(id) => writer.u32(0).bytes(id),
+        Err(error) => writer
+            .u32(error.code() as u32)
+            .bytes(error.text().as_bytes()),
+    };
+    let ids = channel(&parts).allgather("a split's rendezvous", &writer.0, &patience)?;
+    let mut made = Err(Error::internal("not made"));
+    if let (Some(new_rank), Some(first)) = (new_rank, members.first()) {
+        made = (|| {
+            let mut reader = Reader(&ids[*first as usize]);
+            let code = reader.u32();
+            let body = reader.bytes().unwrap_or_default();
+            if code != Some(0) {
+                return Err(Error::new(Code::RemoteError, String::from_utf8_lossy(body)));
+            }
+            let id: [u8; UNIQUE_ID_BYTES] = body
+                .try_into()
+                .map_err(|_| Error::internal("a split's id has a wrong length"))?;
+            let native = parts.native();
+            let vendor_split = native.is_some_and(|n| n.library().symbols.comm_split.is_some());
+            child(
+                comm,
+                &parts,
+                &parent_comm,
+                new_rank as u32,
+                members.len() as u32,
+                id,
+                vendor_split.then_some(VendorParent::Split {
+                    parent,
+                    color: own.color.unwrap_or(0),
+                    key,
+                }),
+            )
+        })();
+    } else if let Some(native) = parts.native()
+        && native.library().symbols.comm_split.is_some()
+    {
+        // The vendor's split is collective: a rank without a colour takes part in it too.
+        let options = init::vendor_options(&comm.options)?;
+        let outcome = native.split(None, key, &options);
+        if let Err(error) = outcome {
+            made = Err(error);
+        }
+    }
+    let mine = match (&made, new_rank) {
+        (Err(error), Some(_)) => error.text().to_owned(),
+        _ => String::new(),
+    };
+    let votes = channel(&parts).allgather("the vote on a split", mine.as_bytes(), &patience)?;
+    let failed: Vec<String> = votes
+        .iter()
+        .enumerate()
+        .filter(|(_, v)| !v.is_empty())
+        .take(8)
+        .map(|(rank, v)| format!("rank {rank}: {}", String::from_utf8_lossy(v)))
+        .collect();
+    if !failed.is_empty() {
+        if let Ok(parts) = &made {
+            let _ = super::end::take_down(comm, parts, true);
+        }
+        let code = made.err().map_or(Code::RemoteError, |e| e.code());
+        return Err(Error::new(
+            code,
+            format!("the split failed: {}", failed.join("; ")),
+        ));
+    }
+    match new_rank {
+        Some(_) => made.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Joins a child's own rendezvous, on the parent's tier.
+fn child(
+    comm: &Comm,
+    parts: &Parts,
+    parent: &Comm,
+    rank: u32,
+    nranks: u32,
+    id: [u8; UNIQUE_ID_BYTES],
+    vendor: Option<VendorParent>,
+) -> Result<Parts> {
+    let mut info = parts.infos[parent.rank() as usize].clone();
+    info.nranks = nranks;
+    info.tiers = vec![parts.tier];
+    comm.become_rank(rank, nranks);
+    let spec = Spec {
+        ids: vec![unique_id::decode(&id)?],
+        tiers: vec![parts.tier],
+        info,
+        parent: vendor,
+    };
+    init::make(comm, &spec)
+}
+
+/// Makes a communicator without the excluded ranks, which do not call. `Ok(false)`: in progress.
+pub(crate) fn comm_shrink(
+    handle: Handle,
+    exclude: &[i32],
+    out: OutHandle,
+    options: Option<&Options>,
+    flags: i32,
+) -> Result<bool> {
+    out.set(0);
+    let parent = table::get(handle)?;
+    let parts = parent.parts()?;
+    if !(0..=1).contains(&flags) {
+        return Err(Error::invalid_argument(format!(
+            "the flags of a shrink are 0 (default) or 1 (abort the parent's work), not {flags}"
+        )));
+    }
+    let mut excluded: Vec<u32> = Vec::new();
+    for rank in exclude {
+        let known = u32::try_from(*rank).ok().filter(|r| *r < parent.nranks());
+        match known {
+            Some(rank) if excluded.contains(&rank) => {
+                return Err(Error::invalid_argument(format!(
+                    "rank {rank} is excluded twice"
+                )));
+            }
+            Some(rank) => excluded.push(rank),
+            None => {
+                return Err(Error::invalid_argument(format!(
+                    "rank {rank} is excluded, but the communicator has {} ranks",
+                    parent.nranks()
+                )));
+            }
+        }
+    }
+    if excluded.is_empty() {
+        return Err(Error::invalid_argument("no rank is excluded"));
+    }
+    if excluded.contains(&parent.rank()) {
+        return Err(Error::invalid_usage(format!(
+            "rank {} is excluded and must not call flagosCommShrink",
+            parent.rank()
+        )));
+    }
+    if super::group::is_open() {
+        return Err(Error::invalid_usage(
+            "flagosCommShrink can't be inside a group",
+        ));
+    }
+    let survivors: Vec<u32> = (0..parent.nranks())
+        .filter(|r| !excluded.contains(r))
+        .collect();
+    let new_rank = survivors
+        .iter()
+        .position(|r| *r == parent.rank())
+        .unwrap_or(0) as u32;
+    let options = child_options(&parent, options);
+    let nranks = survivors.len() as u32;
+    if flags == 1 {
+        super::end::stop_work(handle, &parent, &parts);
+    }
+    let (child, comm) = init::new_comm(nranks, new_rank, parent.device, &options)?;
+    let work = Work::Shrink {
+        parent: handle,
+        survivors,
+        excluded,
+    };
+    init::start(Pending {
+        handle: child,
+        comm,
+        out,
+        work,
+    })
+}
+
+/// The part of a shrink that talks.
+pub(crate) fn make_shrunk(
+    comm: &Comm,
+    parent: Handle,
+    survivors: &[u32],
+    excluded: &[u32],
+) -> Result<Parts> {
+    let parent = table::get(parent)?;
+    let parts = parent.parts()?;
+    let _one = collective(&parts)?;
+    let patience = comm.init_patience();
+    let (rank, nranks) = (comm.rank(), comm.nranks());
+    let id = meet(&parts, survivors, rank, excluded, &patience)?;
+    child(comm, &parts, &parent, rank, nranks, id, None)
+}
+
+/// How the survivors of a shrink get the id of the new rendezvous: under a name that follows from
+/// what all of them know, without the parent's channel, whose hub may be among the dead.
+fn meet(
+    parts: &Parts,
+    survivors: &[u32],
+    new_rank: u32,
+    excluded: &[u32],
+    patience: &crate::control::patience::Patience,
+) -> Result<[u8; UNIQUE_ID_BYTES]> {
+    let together = survivors
+        .iter()
+        .all(|r| parts.infos[*r as usize].machine == parts.infos[survivors[0] as usize].machine);
+    if !together {
+        return Err(Error::not_supported(
+            "a shrink over several machines is not there yet: make a new communicator from a new id",
+        ));
+    }
+    let mut sorted = excluded.to_vec();
+    sorted.sort_unstable();
+    crate::bootstrap::local::exchange(
+        &parts.secret,
+        &sorted,
+        survivors.len() as u32,
+        new_rank,
+        init::get_unique_id,
+        patience,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_are_ordered_by_key_then_by_old_rank() {
+        let part = |color, key| Part { color, key };
+        let parts = [
+            part(Some(1), 5),
+            part(Some(0), 0),
+            part(Some(1), -3),
+            part(None, 0),
+            part(Some(1), 5),
+        ];
+        assert_eq!(members(&parts, 1), [2, 0, 4]);
+        assert_eq!(members(&parts, 0), [1]);
+        assert_eq!(members(&parts, 7), [0u32; 0]);
+        for p in parts {
+            assert_eq!(Part::decode(&p.encode()), Some(p));
+        }
+    }
+}

@@ -1,0 +1,801 @@
+//! The environment: one table of every variable that the library reads.
+//!
+//! Variables are read lazily, on the first use of a value, once, and never written. A value that
+//! can't be understood gives one warning that names the variable, the value and the default that
+//! is used instead. `docs/environment.md` is generated from the table.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What a variable may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// 1, true, on, yes or 0, false, off, no.
+    Bool,
+    /// Seconds, fractions allowed; 0 means no deadline.
+    Seconds,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// Some of these words, separated by commas, each at most once.
+    Words(&'static [&'static str]),
+    /// Any text.
+    Text,
+    /// A path, ignored where the environment is not to be trusted.
+    Path,
+}
+
+/// What a variable holds, once understood.
+#[derive(Clone, Debug, PartialEq)]
+enum Value {
+    Bool(bool),
+    Seconds(Option<Duration>),
+    Word(&'static str),
+    Words(Vec<&'static str>),
+    Text(String),
+    Path(PathBuf),
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub(crate) struct Var {
+    /// Its name; `<VENDOR>` stands for a vendor's key in upper case.
+    pub(crate) name: &'static str,
+    /// What it may hold.
+    pub(crate) kind: Kind,
+    /// What holds when it is unset, in words.
+    pub(crate) default: &'static str,
+    /// What it does, in one sentence.
+    pub(crate) meaning: &'static str,
+}
+
+const LOG: Var = Var {
+    name: "FLAGOSCOMM_LOG",
+    kind: Kind::Word(&["off", "error", "warn", "info", "debug", "trace"]),
+    default: "warn",
+    meaning: "How much the C libraries say. A Rust program's own logger is not touched.",
+};
+const LOG_FILE: Var = Var {
+    name: "FLAGOSCOMM_LOG_FILE",
+    kind: Kind::Path,
+    default: "stderr",
+    meaning: "File that log lines are appended to.",
+};
+const TIERS: Var = Var {
+    name: "FLAGOSCOMM_TIERS",
+    kind: Kind::Words(&["native", "flagcx", "host"]),
+    default: "native,flagcx,host",
+    meaning: "Which tiers may be used, in the order in which they are tried.",
+};
+const TIMEOUT: Var = Var {
+    name: "FLAGOSCOMM_TIMEOUT",
+    kind: Kind::Seconds,
+    default: "the finer variables' defaults",
+    meaning: "Sets every deadline that has no finer variable set.",
+};
+const INIT_TIMEOUT: Var = Var {
+    name: "FLAGOSCOMM_INIT_TIMEOUT",
+    kind: Kind::Seconds,
+    default: "120",
+    meaning: "Deadline of rendezvous, agreement, vendor initialisation and every control exchange.",
+};
+const COLLECTIVE_TIMEOUT: Var = Var {
+    name: "FLAGOSCOMM_COLLECTIVE_TIMEOUT",
+    kind: Kind::Seconds,
+    default: "1800",
+    meaning: "Deadline of one collective on the host tier.",
+};
+const DESTROY_TIMEOUT: Var = Var {
+    name: "FLAGOSCOMM_DESTROY_TIMEOUT",
+    kind: Kind::Seconds,
+    default: "10",
+    meaning: "How long Destroy waits before it leaves the rest behind.",
+};
+const DEVICE: Var = Var {
+    name: "FLAGOSCOMM_DEVICE",
+    kind: Kind::Word(&["guard", "error", "trust"]),
+    default: "guard for vendors that need the device set, trust for the others",
+    meaning: "What a call does about the calling thread's current device: set and restore it, \
+              refuse a wrong one, or leave it to the vendor's library.",
+};
+const CHECK: Var = Var {
+    name: "FLAGOSCOMM_CHECK",
+    kind: Kind::Bool,
+    default: "0 (the host tier always checks)",
+    meaning: "Compare every rank's call before it is handed to the vendor's library.",
+};
+const SOCKET_IFNAME: Var = Var {
+    name: "FLAGOSCOMM_SOCKET_IFNAME",
+    kind: Kind::Text,
+    default: "the vendor's own variable, else the best interface that is up",
+    meaning: "Network interface of the control channel: `=name` exactly, `name` as a prefix, `^name` not this one.",
+};
+const SOCKET_FAMILY: Var = Var {
+    name: "FLAGOSCOMM_SOCKET_FAMILY",
+    kind: Kind::Word(&["ipv4", "ipv6"]),
+    default: "either",
+    meaning: "Address family of the control channel.",
+};
+const HOSTID: Var = Var {
+    name: "FLAGOSCOMM_HOSTID",
+    kind: Kind::Text,
+    default: "from the kernel's boot id and host name",
+    meaning: "What tells this machine from others; ranks with the same one share memory.",
+};
+const DLOPEN: Var = Var {
+    name: "FLAGOSCOMM_DLOPEN",
+    kind: Kind::Word(&["default", "deepbind", "global"]),
+    default: "default (RTLD_NOW | RTLD_LOCAL)",
+    meaning: "How vendor libraries are opened: `deepbind` makes a library prefer its own symbols, \
+              `global` offers its symbols to libraries opened later.",
+};
+const VENDOR_LIBRARY: Var = Var {
+    name: "FLAGOSCOMM_<VENDOR>_LIBRARY",
+    kind: Kind::Path,
+    default: "searched, see discovery.md",
+    meaning: "The vendor's collective library, used verbatim, for example FLAGOSCOMM_NVIDIA_LIBRARY.",
+};
+const VENDOR_DRIVER: Var = Var {
+    name: "FLAGOSCOMM_<VENDOR>_DRIVER",
+    kind: Kind::Path,
+    default: "searched, see discovery.md",
+    meaning: "The vendor's runtime library, used verbatim, for example FLAGOSCOMM_NVIDIA_DRIVER.",
+};
+
+/// Every variable of ours.
+pub(crate) static VARS: &[&Var] = &[
+    &LOG,
+    &LOG_FILE,
+    &TIERS,
+    &TIMEOUT,
+    &INIT_TIMEOUT,
+    &COLLECTIVE_TIMEOUT,
+    &DESTROY_TIMEOUT,
+    &DEVICE,
+    &CHECK,
+    &SOCKET_IFNAME,
+    &SOCKET_FAMILY,
+    &HOSTID,
+    &DLOPEN,
+    &VENDOR_LIBRARY,
+    &VENDOR_DRIVER,
+];
+
+const GEMS_VENDOR: Var = Var {
+    name: "GEMS_VENDOR",
+    kind: Kind::Text,
+    default: "detected",
+    meaning: "The accelerator's vendor, by the name that FlagGems and torch_fl use.",
+};
+const LD_LIBRARY_PATH: Var = Var {
+    name: "LD_LIBRARY_PATH",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "Read only when a drop-in of ours has taken the name of the vendor's library.",
+};
+const VIRTUAL_ENV: Var = Var {
+    name: "VIRTUAL_ENV",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "Where a Python environment keeps the vendor's wheels.",
+};
+const CONDA_PREFIX: Var = Var {
+    name: "CONDA_PREFIX",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "Where a conda environment keeps the vendor's wheels and libraries.",
+};
+const CUDA_HOME: Var = Var {
+    name: "CUDA_HOME",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "A root that NVIDIA's libraries are searched in.",
+};
+const CUDA_PATH: Var = Var {
+    name: "CUDA_PATH",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "A root that NVIDIA's libraries are searched in.",
+};
+const NCCL_SOCKET_IFNAME: Var = Var {
+    name: "NCCL_SOCKET_IFNAME",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "Guides the choice of interface if ours is unset.",
+};
+const GLOO_SOCKET_IFNAME: Var = Var {
+    name: "GLOO_SOCKET_IFNAME",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "Guides the choice of interface if ours is unset.",
+};
+const FLAGCX_SOCKET_IFNAME: Var = Var {
+    name: "FLAGCX_SOCKET_IFNAME",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "Guides the choice of interface if ours is unset.",
+};
+const HCCL_IF_IP: Var = Var {
+    name: "HCCL_IF_IP",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "Guides the choice of interface if ours is unset.",
+};
+
+/// Every variable of others that is read.
+pub(crate) static FOREIGN: &[&Var] = &[
+    &GEMS_VENDOR,
+    &LD_LIBRARY_PATH,
+    &VIRTUAL_ENV,
+    &CONDA_PREFIX,
+    &CUDA_HOME,
+    &CUDA_PATH,
+    &NCCL_SOCKET_IFNAME,
+    &GLOO_SOCKET_IFNAME,
+    &FLAGCX_SOCKET_IFNAME,
+    &HCCL_IF_IP,
+];
+
+/// Where a communicator's operations run. The numbers are those of the C ABI and the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(crate) enum Tier {
+    /// The vendor's own collective library.
+    Native = 1,
+    /// FlagCX, loaded as a library.
+    Flagcx = 2,
+    /// Host memory, no vendor library.
+    Host = 3,
+}
+
+impl Tier {
+    /// The order in which tiers are tried unless something else is said.
+    pub(crate) const DEFAULT_ORDER: [Tier; 3] = [Tier::Native, Tier::Flagcx, Tier::Host];
+
+    /// The name that variables, logs and tools use.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Tier::Native => "native",
+            Tier::Flagcx => "flagcx",
+            Tier::Host => "host",
+        }
+    }
+
+    pub(crate) fn from_raw(raw: u8) -> Option<Tier> {
+        Tier::DEFAULT_ORDER.into_iter().find(|t| *t as u8 == raw)
+    }
+
+    pub(crate) fn from_name(name: &str) -> Option<Tier> {
+        Tier::DEFAULT_ORDER
+            .into_iter()
+            .find(|t| t.name().eq_ignore_ascii_case(name))
+    }
+}
+
+/// What calls do about the calling thread's current device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceMode {
+    /// Set the communicator's device, restore the caller's.
+    Guard,
+    /// Refuse a call from a thread whose device is another one.
+    Error,
+    /// Leave it to the vendor's library.
+    Trust,
+}
+
+/// How vendor libraries are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenMode {
+    /// `RTLD_NOW | RTLD_LOCAL`.
+    Local,
+    /// With `RTLD_DEEPBIND`.
+    DeepBind,
+    /// `RTLD_NOW | RTLD_GLOBAL`.
+    Global,
+}
+
+/// Address family of the control channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SocketFamily {
+    /// IPv4 only.
+    Ipv4,
+    /// IPv6 only.
+    Ipv6,
+}
+
+/// Deadlines; `None` is no deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timeouts {
+    /// Rendezvous, agreement, vendor initialisation, control exchanges.
+    pub(crate) init: Option<Duration>,
+    /// One collective on the host tier.
+    pub(crate) collective: Option<Duration>,
+    /// Destroy.
+    pub(crate) destroy: Option<Duration>,
+}
+
+/// The environment as understood on first use.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Config {
+    /// FLAGOSCOMM_LOG.
+    pub(crate) log_level: log::LevelFilter,
+    /// FLAGOSCOMM_LOG_FILE.
+    pub(crate) log_file: Option<PathBuf>,
+    /// FLAGOSCOMM_TIERS; `None` is the default order.
+    pub(crate) tiers: Option<Vec<Tier>>,
+    /// The deadlines.
+    pub(crate) timeouts: Timeouts,
+    /// FLAGOSCOMM_DEVICE; `None` leaves it to the vendor's row.
+    pub(crate) device: Option<DeviceMode>,
+    /// FLAGOSCOMM_CHECK.
+    pub(crate) check: bool,
+    /// FLAGOSCOMM_SOCKET_IFNAME.
+    pub(crate) socket_ifname: Option<String>,
+    /// FLAGOSCOMM_SOCKET_FAMILY.
+    pub(crate) socket_family: Option<SocketFamily>,
+    /// FLAGOSCOMM_HOSTID.
+    pub(crate) hostid: Option<String>,
+    /// FLAGOSCOMM_DLOPEN.
+    pub(crate) dlopen: OpenMode,
+}
+
+/// The configuration of this process. The first call reads the environment.
+pub(crate) fn get() -> &'static Config {
+    static CONFIG: OnceLock<(Config, Vec<String>)> = OnceLock::new();
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let (config, warnings) = CONFIG.get_or_init(|| {
+        let mut warnings = Vec::new();
+        let mut reader = Reader {
+            lookup: &|name| std::env::var_os(name),
+            secure: crate::sys::secure::at_secure(),
+            warnings: &mut warnings,
+        };
+        let config = Config::read(&mut reader);
+        (config, warnings)
+    });
+    // Outside of the cell: the logger asks for the configuration too.
+    if !warnings.is_empty() && !SAID.swap(true, Ordering::Relaxed) {
+        for warning in warnings {
+            log::warn!("{warning}");
+        }
+    }
+    config
+}
+
+/// The trimmed value of a variable of others, `None` if it is unset or blank. Paths are ignored
+/// where the environment is not to be trusted. Panics in tests if the table lacks the name.
+pub(crate) fn foreign(name: &str) -> Option<OsString> {
+    let var = FOREIGN.iter().find(|v| v.name == name);
+    debug_assert!(var.is_some(), "{name} is missing in config::FOREIGN");
+    let is_path = var.is_some_and(|v| v.kind == Kind::Path);
+    let mut warnings = Vec::new();
+    let value = Reader {
+        lookup: &|name| std::env::var_os(name),
+        secure: crate::sys::secure::at_secure(),
+        warnings: &mut warnings,
+    }
+    .raw(name, is_path);
+    for warning in warnings {
+        log::warn!("{warning}");
+    }
+    value
+}
+
+/// Which library of a vendor an override names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OverrideOf {
+    /// The collective library.
+    Library,
+    /// The runtime.
+    Driver,
+}
+
+/// The name of the variable that overrides the path of a library of the vendor with this key.
+pub(crate) fn override_name(key: &str, of: OverrideOf) -> String {
+    let var = match of {
+        OverrideOf::Library => &VENDOR_LIBRARY,
+        OverrideOf::Driver => &VENDOR_DRIVER,
+    };
+    var.name.replace("<VENDOR>", &key.to_ascii_uppercase())
+}
+
+/// The path that the user gave for a library of the vendor with this key.
+pub(crate) fn override_path(key: &str, of: OverrideOf) -> Option<PathBuf> {
+    let mut warnings = Vec::new();
+    let value = Reader {
+        lookup: &|name| std::env::var_os(name),
+        secure: crate::sys::secure::at_secure(),
+        warnings: &mut warnings,
+    }
+    .raw(&override_name(key, of), true);
+    for warning in warnings {
+        log::warn!("{warning}");
+    }
+    value.map(PathBuf::from)
+}
+
+struct Reader<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<OsString>,
+    secure: bool,
+    warnings: &'a mut Vec<String>,
+}
+
+impl Reader<'_> {
+    /// The trimmed value; `None` if unset, blank, or a path that must not be trusted.
+    fn raw(&mut self, name: &str, is_path: bool) -> Option<OsString> {
+        let value = (self.lookup)(name)?;
+        let value = match value.into_string() {
+            Ok(text) => OsString::from(text.trim()),
+            Err(bytes) => bytes,
+        };
+        if value.is_empty() {
+            return None;
+        }
+        if is_path && self.secure {
+            self.warnings.push(format!(
+                "{name}={} is ignored: the process runs with more rights than its caller",
+                value.display()
+            ));
+            return None;
+        }
+        Some(value)
+    }
+
+    fn read(&mut self, var: &'static Var) -> Option<Value> {
+        let value = self.raw(var.name, var.kind == Kind::Path)?;
+        match parse(var.kind, &value) {
+            Ok(value) => Some(value),
+            Err(expected) => {
+                self.warnings.push(format!(
+                    "{}={:?} is not understood ({expected}); the default is used: {}",
+                    var.name,
+                    value.to_string_lossy(),
+                    var.default
+                ));
+                None
+            }
+        }
+    }
+
+    fn boolean(&mut self, var: &'static Var) -> Option<bool> {
+        match self.read(var) {
+            Some(Value::Bool(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn seconds(&mut self, var: &'static Var) -> Option<Option<Duration>> {
+        match self.read(var) {
+            Some(Value::Seconds(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn word(&mut self, var: &'static Var) -> Option<&'static str> {
+        match self.read(var) {
+            Some(Value::Word(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn words(&mut self, var: &'static Var) -> Option<Vec<&'static str>> {
+        match self.read(var) {
+            Some(Value::Words(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn text(&mut self, var: &'static Var) -> Option<String> {
+        match self.read(var) {
+            Some(Value::Text(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn path(&mut self, var: &'static Var) -> Option<PathBuf> {
+        match self.read(var) {
+            Some(Value::Path(value)) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+fn parse(kind: Kind, value: &OsString) -> std::result::Result<Value, String> {
+    if kind == Kind::Path {
+        return Ok(Value::Path(PathBuf::from(value)));
+    }
+    let Some(text) = value.to_str() else {
+        return Err("it is not UTF-8".to_string());
+    };
+    let folded = text.to_lowercase();
+    match kind {
+        Kind::Path => Ok(Value::Path(PathBuf::from(text))),
+        Kind::Text => Ok(Value::Text(text.to_string())),
+        Kind::Bool => parse_bool(&folded)
+            .map(Value::Bool)
+            .ok_or_else(|| "expected 1, true, on, yes or 0, false, off, no".to_string()),
+        Kind::Seconds => match text.parse::<f64>().ok().filter(|s| *s >= 0.0) {
+            Some(0.0) => Ok(Value::Seconds(None)),
+            Some(seconds) => match Duration::try_from_secs_f64(seconds) {
+                // A value below the clock's resolution is a deadline, not its absence.
+                Ok(duration) => Ok(Value::Seconds(Some(duration.max(Duration::from_nanos(1))))),
+                Err(_) => Err("expected seconds, 0 for no deadline".to_string()),
+            },
+            None => Err("expected seconds, 0 for no deadline".to_string()),
+        },
+        Kind::Word(words) => words
+            .iter()
+            .find(|w| **w == folded)
+            .map(|w| Value::Word(w))
+            .ok_or_else(|| format!("expected one of {}", words.join(", "))),
+        Kind::Words(words) => {
+            let expected = || format!("expected some of {}, separated by commas", words.join(", "));
+            let mut chosen = Vec::new();
+            for part in folded.split(',') {
+                let Some(word) = words.iter().find(|w| **w == part.trim()) else {
+                    return Err(expected());
+                };
+                if chosen.contains(word) {
+                    return Err(expected());
+                }
+                chosen.push(*word);
+            }
+            Ok(Value::Words(chosen))
+        }
+    }
+}
+
+fn parse_bool(folded: &str) -> Option<bool> {
+    match folded {
+        "1" | "true" | "on" | "yes" => Some(true),
+        "0" | "false" | "off" | "no" => Some(false),
+        _ => None,
+    }
+}
+
+impl Config {
+    fn read(reader: &mut Reader<'_>) -> Config {
+        let log_level = match reader.word(&LOG) {
+            Some("off") => log::LevelFilter::Off,
+            Some("error") => log::LevelFilter::Error,
+            Some("info") => log::LevelFilter::Info,
+            Some("debug") => log::LevelFilter::Debug,
+            Some("trace") => log::LevelFilter::Trace,
+            _ => log::LevelFilter::Warn,
+        };
+        let all = reader.seconds(&TIMEOUT);
+        let mut timeout = |var: &'static Var, default: u64| {
+            reader
+                .seconds(var)
+                .or(all)
+                .unwrap_or(Some(Duration::from_secs(default)))
+        };
+        let timeouts = Timeouts {
+            init: timeout(&INIT_TIMEOUT, 120),
+            collective: timeout(&COLLECTIVE_TIMEOUT, 1800),
+            destroy: timeout(&DESTROY_TIMEOUT, 10),
+        };
+        Config {
+            log_level,
+            log_file: reader.path(&LOG_FILE),
+            tiers: reader
+                .words(&TIERS)
+                .map(|words| words.into_iter().filter_map(Tier::from_name).collect()),
+            timeouts,
+            device: match reader.word(&DEVICE) {
+                Some("guard") => Some(DeviceMode::Guard),
+                Some("error") => Some(DeviceMode::Error),
+                Some("trust") => Some(DeviceMode::Trust),
+                _ => None,
+            },
+            check: reader.boolean(&CHECK).unwrap_or(false),
+            socket_ifname: reader.text(&SOCKET_IFNAME),
+            socket_family: match reader.word(&SOCKET_FAMILY) {
+                Some("ipv4") => Some(SocketFamily::Ipv4),
+                Some("ipv6") => Some(SocketFamily::Ipv6),
+                _ => None,
+            },
+            hostid: reader.text(&HOSTID),
+            dlopen: match reader.word(&DLOPEN) {
+                Some("deepbind") => OpenMode::DeepBind,
+                Some("global") => OpenMode::Global,
+                _ => OpenMode::Local,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)], secure: bool) -> (Config, Vec<String>) {
+        let mut warnings = Vec::new();
+        let lookup = |name: &str| {
+            pairs
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, value)| OsString::from(value))
+        };
+        let config = Config::read(&mut Reader {
+            lookup: &lookup,
+            secure,
+            warnings: &mut warnings,
+        });
+        (config, warnings)
+    }
+
+    #[test]
+    fn defaults() {
+        let (config, warnings) = read(&[], false);
+        assert!(warnings.is_empty());
+        assert_eq!(config.log_level, log::LevelFilter::Warn);
+        assert_eq!(config.timeouts.init, Some(Duration::from_secs(120)));
+        assert_eq!(config.timeouts.collective, Some(Duration::from_secs(1800)));
+        assert_eq!(config.timeouts.destroy, Some(Duration::from_secs(10)));
+        assert_eq!(config.tiers, None);
+        assert_eq!(config.device, None);
+        assert_eq!(config.dlopen, OpenMode::Local);
+        assert!(!config.check);
+    }
+
+    #[test]
+    fn truth_table() {
+        for (text, value) in [
+            ("1", true),
+            (" TRUE ", true),
+            ("on", true),
+            ("Yes", true),
+            ("0", false),
+            ("false", false),
+            ("OFF", false),
+            ("no", false),
+            ("", false),
+            ("   ", false),
+        ] {
+            let (config, warnings) = read(&[("FLAGOSCOMM_CHECK", text)], false);
+            assert_eq!(config.check, value, "{text:?}");
+            assert!(warnings.is_empty(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn bad_values_warn_once_and_default() {
+        for (name, value) in [
+            ("FLAGOSCOMM_CHECK", "maybe"),
+            ("FLAGOSCOMM_LOG", "loud"),
+            ("FLAGOSCOMM_TIERS", "native,mars"),
+            ("FLAGOSCOMM_TIERS", "host,host"),
+            ("FLAGOSCOMM_TIMEOUT", "soon"),
+            ("FLAGOSCOMM_TIMEOUT", "-1"),
+            ("FLAGOSCOMM_TIMEOUT", "nan"),
+            ("FLAGOSCOMM_TIMEOUT", "1e30"),
+            ("FLAGOSCOMM_DEVICE", "x"),
+            ("FLAGOSCOMM_DLOPEN", "lazy"),
+            ("FLAGOSCOMM_SOCKET_FAMILY", "7"),
+        ] {
+            let (config, warnings) = read(&[(name, value)], false);
+            assert_eq!(warnings.len(), 1, "{name}={value}");
+            assert!(
+                warnings[0].contains(name) && warnings[0].contains(value),
+                "{warnings:?}"
+            );
+            assert_eq!(config, read(&[], false).0, "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn timeouts() {
+        let (config, _) = read(
+            &[
+                ("FLAGOSCOMM_TIMEOUT", "2.5"),
+                ("FLAGOSCOMM_DESTROY_TIMEOUT", "0"),
+            ],
+            false,
+        );
+        assert_eq!(config.timeouts.init, Some(Duration::from_millis(2500)));
+        assert_eq!(
+            config.timeouts.collective,
+            Some(Duration::from_millis(2500))
+        );
+        assert_eq!(config.timeouts.destroy, None);
+    }
+
+    #[test]
+    fn tiers() {
+        let (config, _) = read(&[("FLAGOSCOMM_TIERS", " FlagCX , native,host")], false);
+        assert_eq!(
+            config.tiers,
+            Some(vec![Tier::Flagcx, Tier::Native, Tier::Host])
+        );
+    }
+
+    #[test]
+    fn paths_are_ignored_in_secure_processes() {
+        let vars = [
+            ("FLAGOSCOMM_LOG_FILE", "/some/file"),
+            ("FLAGOSCOMM_LOG", "info"),
+        ];
+        let (config, warnings) = read(&vars, true);
+        assert_eq!(config.log_file, None);
+        assert_eq!(config.log_level, log::LevelFilter::Info);
+        assert_eq!(warnings.len(), 1);
+        assert!(warnings[0].contains("FLAGOSCOMM_LOG_FILE"));
+        assert_eq!(
+            read(&vars, false).0.log_file,
+            Some(PathBuf::from("/some/file"))
+        );
+    }
+
+    #[test]
+    fn override_names() {
+        assert_eq!(
+            override_name("nvidia", OverrideOf::Library),
+            "FLAGOSCOMM_NVIDIA_LIBRARY"
+        );
+        assert_eq!(
+            override_name("nvidia", OverrideOf::Driver),
+            "FLAGOSCOMM_NVIDIA_DRIVER"
+        );
+    }
+
+    fn page() -> String {
+        let mut page = String::from(
+            "# Environment variables\n\n\
+             This page is generated from the table in `src/config.rs`; a test compares the two.\n\n\
+             Variables are read when they are first needed, once per process, and never written. \
+             Spaces around a value are ignored, an\nempty value means unset, case doesn't matter in \
+             words. A value that is not understood gives one warning and the default.\n\
+             Variables that hold a path are ignored, with a warning, in processes that run with \
+             more rights than their caller.\n\n\
+             ## Ours\n\n",
+        );
+        let table = |page: &mut String, vars: &[&Var]| {
+            page.push_str("| name | values | default | meaning |\n|---|---|---|---|\n");
+            for var in vars {
+                let values = match var.kind {
+                    Kind::Bool => "1, true, on, yes, 0, false, off, no".to_string(),
+                    Kind::Seconds => "seconds, fractions allowed, 0 for none".to_string(),
+                    Kind::Word(words) => words.join(", "),
+                    Kind::Words(words) => format!("some of {}, with commas", words.join(", ")),
+                    Kind::Text => "text".to_string(),
+                    Kind::Path => "path".to_string(),
+                };
+                page.push_str(&format!(
+                    "| `{}` | {values} | {} | {} |\n",
+                    var.name, var.default, var.meaning
+                ));
+            }
+        };
+        table(&mut page, VARS);
+        page.push_str("\n## Of others\n\n");
+        table(&mut page, FOREIGN);
+        page
+    }
+
+    #[test]
+    fn the_page_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/environment.md");
+        let want = page();
+        if std::env::var_os("REFRESH").is_some() {
+            std::fs::write(path, &want).unwrap();
+        }
+        let have = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            have == want,
+            "docs/environment.md is stale; refresh it with\n    \
+             REFRESH=1 cargo test --lib config::tests::the_page_is_current"
+        );
+    }
+
+    #[test]
+    fn names_are_unique_and_ours_have_the_prefix() {
+        for (i, var) in VARS.iter().enumerate() {
+            assert!(var.name.starts_with("FLAGOSCOMM_"), "{}", var.name);
+            assert!(VARS[..i].iter().all(|v| v.name != var.name), "{}", var.name);
+        }
+    }
+}

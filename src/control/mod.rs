@@ -1,0 +1,5 @@
+//! The channel that lives with a communicator: votes, liveness, abort, deadlines.
+
+pub(crate) mod channel;
+pub(crate) mod patience;
+pub(crate) mod wire;

@@ -1,0 +1,365 @@
+//! Frames over a TCP connection: bounded, non-blocking underneath, tolerant of anything a foreign
+//! or broken peer may send.
+#![forbid(unsafe_code)]
+
+use super::patience::{Impatience, Patience};
+use crate::sys::net::{PollEntry, keep_alive, poll};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// No frame of ours is longer; a length beyond it ends the connection.
+pub(crate) const MAX_BODY: usize = 64 << 20;
+const HEADER: usize = 12;
+
+/// What a frame is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// First frame of a rank to a rendezvous.
+    Hello = 1,
+    /// Rendezvous to all: everybody is here, and where the hub listens.
+    Table = 2,
+    /// A fault that concerns the receiver: code and text.
+    Fail = 3,
+    /// Rank to rendezvous: who is missing?
+    Query = 4,
+    /// Rendezvous to rank: the missing ranks, as text.
+    Missing = 5,
+    /// First frame of a rank to the hub.
+    Join = 6,
+    /// A rank's part of an exchange.
+    Part = 7,
+    /// The hub's result of an exchange.
+    Whole = 8,
+    /// The communicator was aborted.
+    Abort = 9,
+    /// An orderly goodbye; with a rank in its body, that of another rank.
+    Bye = 10,
+    /// A rank died: rank and text.
+    Dead = 11,
+    /// To a rendezvous that is not needed.
+    Cancel = 12,
+}
+
+impl Kind {
+    fn from_raw(raw: u8) -> Option<Kind> {
+        use Kind::*;
+        [
+            Hello, Table, Fail, Query, Missing, Join, Part, Whole, Abort, Bye, Dead, Cancel,
+        ]
+        .into_iter()
+        .find(|k| *k as u8 == raw)
+    }
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub kind: Kind,
+    pub tag: u32,
+    pub body: Vec<u8>,
+}
+
+/// Why a connection can't be used any more.
+#[derive(Debug)]
+pub(crate) enum WireError {
+    /// The other side closed it.
+    Closed,
+    /// The operating system's words.
+    Io(std::io::Error),
+    /// What came is no frame of this protocol.
+    Garbage,
+    /// The wait ended first.
+    Impatient(Impatience),
+}
+
+/// A connection that carries frames.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    received: Vec<u8>,
+    /// Set when the other side has closed; frames received before still count.
+    closed: bool,
+}
+
+impl Connection {
+    /// Takes over a connected stream.
+    pub(crate) fn new(stream: TcpStream) -> std::io::Result<Connection> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        keep_alive(&stream);
+        Ok(Connection {
+            stream,
+            received: Vec::new(),
+            closed: false,
+        })
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    /// Sends a frame; waits while the other side does not read.
+    pub(crate) fn send(
+        &mut self,
+        kind: Kind,
+        tag: u32,
+        body: &[u8],
+        patience: &Patience,
+    ) -> Result<(), WireError> {
+        let mut bytes = Vec::with_capacity(HEADER + body.len());
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&[kind as u8, 0, 0, 0]);
+        bytes.extend_from_slice(&tag.to_le_bytes());
+        bytes.extend_from_slice(body);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    let slice = patience.slice().map_err(WireError::Impatient)?;
+                    let mut entry = PollEntry::read(self.fd());
+                    entry.want_write = true;
+                    poll(&mut [entry], slice);
+                }
+                Err(e)
+                    if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
+                {
+                    return Err(WireError::Closed);
+                }
+                Err(e) => return Err(WireError::Io(e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next complete frame, if one is here. Frames that arrived before the other side closed
+    /// come first, then [`WireError::Closed`].
+    pub(crate) fn try_receive(&mut self) -> Result<Option<Frame>, WireError> {
+        let mut buffer = [0u8; 16 << 10];
+        loop {
+            if let Some(frame) = self.take_frame()? {
+                return Ok(Some(frame));
+            }
+            if self.closed {
+                return Err(WireError::Closed);
+            }
+            match self.stream.read(&mut buffer) {
+                Ok(0) => self.closed = true,
+                Ok(got) => self.received.extend_from_slice(&buffer[..got]),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => self.closed = true,
+                Err(e) => return Err(WireError::Io(e)),
+            }
+        }
+    }
+
+    fn take_frame(&mut self) -> Result<Option<Frame>, WireError> {
+        let Some(header) = self.received.first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let tag = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+        let kind = Kind::from_raw(header[4]).filter(|_| header[5..8] == [0, 0, 0]);
+        let Some(kind) = kind.filter(|_| length <= MAX_BODY) else {
+            return Err(WireError::Garbage);
+        };
+        if self.received.len() < HEADER + length {
+            return Ok(None);
+        }
+        let rest = self.received.split_off(HEADER + length);
+        let mut body = std::mem::replace(&mut self.received, rest);
+        body.drain(..HEADER);
+        Ok(Some(Frame { kind, tag, body }))
+    }
+
+    /// Waits for the next frame.
+    pub(crate) fn receive(&mut self, patience: &Patience) -> Result<Frame, WireError> {
+        loop {
+            if let Some(frame) = self.try_receive()? {
+                return Ok(frame);
+            }
+            let slice = patience.slice().map_err(WireError::Impatient)?;
+            poll(&mut [PollEntry::read(self.fd())], slice);
+        }
+    }
+}
+
+/// Writes the parts of a message body.
+#[derive(Default)]
+pub(crate) struct Writer(pub Vec<u8>);
+
+impl Writer {
+    pub(crate) fn u32(&mut self, value: u32) -> &mut Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+    pub(crate) fn u64(&mut self, value: u64) -> &mut Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+    pub(crate) fn bytes(&mut self, value: &[u8]) -> &mut Self {
+        self.u32(value.len() as u32);
+        self.0.extend_from_slice(value);
+        self
+    }
+    pub(crate) fn fixed(&mut self, value: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(value);
+        self
+    }
+}
+
+/// Reads the parts of a message body; every read past its end is `None`.
+pub(crate) struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(crate) fn fixed<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.fixed().map(u32::from_le_bytes)
+    }
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.fixed().map(u64::from_le_bytes)
+    }
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()? as usize;
+        if length > self.0.len() {
+            return None;
+        }
+        let (head, rest) = self.0.split_at(length);
+        self.0 = rest;
+        Some(head)
+    }
+    pub(crate) fn text(&mut self) -> Option<String> {
+        self.bytes()
+            .map(|b| String::from_utf8_lossy(b).into_owned())
+    }
+}
+
+/// An error as a message body, and back.
+pub(crate) fn encode_error(error: &crate::Error) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer
+        .u32(error.code() as u32)
+        .bytes(error.text().as_bytes());
+    writer.0
+}
+
+/// See [`encode_error`].
+pub(crate) fn decode_error(body: &[u8]) -> crate::Error {
+    let mut reader = Reader(body);
+    let code = reader
+        .u32()
+        .and_then(|raw| crate::Code::from_raw(raw as i32));
+    let text = reader.text();
+    crate::Error::new(
+        code.unwrap_or(crate::Code::RemoteError),
+        text.unwrap_or_else(|| String::from("another rank failed without a text")),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::patience::AbortFlag;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    fn pair() -> (Connection, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Connection::new(near).unwrap(), listener.accept().unwrap().0)
+    }
+
+    fn patience(ms: u64) -> Patience {
+        Patience::starting_now(Some(Duration::from_millis(ms)), &AbortFlag::default())
+    }
+
+    #[test]
+    fn frames_arrive_whole_and_in_order_even_after_the_sender_closed() {
+        let (mut near, far) = pair();
+        let mut far = Connection::new(far).unwrap();
+        let big = vec![7u8; 3 << 20];
+        let sender = std::thread::spawn(move || {
+            far.send(Kind::Part, 1, b"one", &patience(5000)).unwrap();
+            far.send(Kind::Whole, 2, &big, &patience(5000)).unwrap();
+        });
+        let one = near.receive(&patience(5000)).unwrap();
+        assert_eq!(
+            (one.kind, one.tag, &one.body[..]),
+            (Kind::Part, 1, &b"one"[..])
+        );
+        let two = near.receive(&patience(5000)).unwrap();
+        assert_eq!(
+            (two.kind, two.tag, two.body.len()),
+            (Kind::Whole, 2, 3 << 20)
+        );
+        sender.join().unwrap();
+        assert!(matches!(
+            near.receive(&patience(5000)),
+            Err(WireError::Closed)
+        ));
+    }
+
+    #[test]
+    fn garbage_and_absurd_lengths_end_the_connection_without_memory() {
+        for bytes in [
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            &[0xff; 12][..],
+            &[0, 0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0],
+        ] {
+            let (mut near, mut far) = pair();
+            far.write_all(bytes).unwrap();
+            assert!(
+                matches!(near.receive(&patience(2000)), Err(WireError::Garbage)),
+                "{bytes:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_deadline_and_on_abort() {
+        let (mut near, _far) = pair();
+        let started = std::time::Instant::now();
+        let end = near.receive(&patience(60));
+        assert!(matches!(
+            end,
+            Err(WireError::Impatient(Impatience::Expired))
+        ));
+        let abort = AbortFlag::default();
+        let forever = Patience::starting_now(None, &abort);
+        let flag = abort.clone();
+        let setter = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(30));
+            flag.set();
+        });
+        let end = near.receive(&forever);
+        assert!(matches!(
+            end,
+            Err(WireError::Impatient(Impatience::Aborted))
+        ));
+        setter.join().unwrap();
+        assert!(started.elapsed() < Duration::from_secs(2));
+    }
+
+    #[test]
+    fn readers_never_read_past_the_end() {
+        let mut writer = Writer::default();
+        writer.u32(7).u64(8).bytes(b"text");
+        for cut in 0..writer.0.len() {
+            let mut reader = Reader(&writer.0[..cut]);
+            let all = reader
+                .u32()
+                .and_then(|_| reader.u64())
+                .and_then(|_| reader.text());
+            assert!(all.is_none());
+        }
+        assert!(Reader(&u32::MAX.to_le_bytes()).bytes().is_none());
+    }
+}

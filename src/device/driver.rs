@@ -1,0 +1,1187 @@
+//! One driver for every vendor whose runtime has CUDA's shape.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::Path;
+use std::ptr::{self, NonNull};
+
+use super::rows::{DriverRow, LowRow, Numbers};
+use crate::load::open::{Accepted, Lib, Refusal};
+use crate::load::symbols::Resolver;
+use crate::{Code, Error, Result};
+
+/// A pointer that came from the user. Making one carries the user's promise that it is what the
+/// function that takes it documents, for as long as the operation runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UserPtr(*mut c_void);
+
+// SAFETY: an address; what it points to is never touched through this type.
+unsafe impl Send for UserPtr {}
+// SAFETY: as above.
+unsafe impl Sync for UserPtr {}
+
+impl UserPtr {
+    /// Takes the user's word for a pointer.
+    ///
+    /// # Safety
+    ///
+    /// The pointer is what the function that it is passed to documents, until the operation ends.
+    pub(crate) const unsafe fn new(pointer: *mut c_void) -> UserPtr {
+        UserPtr(pointer)
+    }
+
+    /// The pointer.
+    pub(crate) const fn get(self) -> *mut c_void {
+        self.0
+    }
+}
+
+macro_rules! handle {
+    ($name:ident, $owned:ident, $what:literal) => {
+        #[doc = concat!("The driver's handle of a ", $what, ".")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) struct $name(*mut c_void);
+
+        // SAFETY: an opaque handle of the driver, which may be used from any thread.
+        unsafe impl Send for $name {}
+        // SAFETY: as above.
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            /// Takes the driver's handle.
+            ///
+            /// # Safety
+            ///
+            #[doc = concat!("It is a live ", $what, " of the driver that it is used with, or NULL")]
+            /// where that is allowed, for as long as this value is used.
+            pub(crate) const unsafe fn from_raw(raw: *mut c_void) -> $name {
+                $name(raw)
+            }
+
+            /// The driver's handle.
+            pub(crate) const fn raw(self) -> *mut c_void {
+                self.0
+            }
+        }
+
+        #[doc = concat!("Our own ", $what, ". Dropping it leaves it to the end of the process:")]
+        /// no driver call runs from a destructor.
+        #[derive(Debug)]
+        pub(crate) struct $owned($name);
+
+        impl $owned {
+            #[doc = concat!("The handle, good as long as this ", $what, " is not destroyed.")]
+            pub(crate) const fn handle(&self) -> $name {
+                self.0
+            }
+
+            #[doc = concat!("Gives the ", $what, " to a caller, who destroys it through us.")]
+            pub(crate) const fn into_raw(self) -> *mut c_void {
+                self.0.0
+            }
+
+            #[doc = concat!("Takes a ", $what, " back that a caller got by `into_raw`.")]
+            pub(crate) const fn from_handle(handle: $name) -> $owned {
+                $owned(handle)
+            }
+        }
+    };
+}
+
+handle!(RawStream, OwnedStream, "stream");
+handle!(RawEvent, OwnedEvent, "event");
+
+/// The stream that a caller passed. Every entry that takes one asks for a live stream of the
+/// machine's driver, or NULL for the default stream.
+pub(crate) fn stream_of(stream: *mut c_void) -> RawStream {
+    RawStream(stream)
+}
+
+/// The event that a caller passed, as [`stream_of`].
+pub(crate) fn event_of(event: *mut c_void) -> RawEvent {
+    RawEvent(event)
+}
+
+impl RawStream {
+    /// The default stream.
+    pub(crate) const NULL: RawStream = RawStream(ptr::null_mut());
+}
+
+/// Direction of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum CopyKind {
+    /// From host to host.
+    HostToHost = 0,
+    /// From host to device.
+    HostToDevice = 1,
+    /// From device to host.
+    DeviceToHost = 2,
+    /// From device to device.
+    DeviceToDevice = 3,
+    /// The driver finds out from the addresses.
+    Default = 4,
+}
+
+/// Whose memory a pointer points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PointerOwner {
+    /// Ordinary host memory, or memory that the driver doesn't know.
+    Unregistered,
+    /// Host memory that the driver has pinned.
+    HostPinned,
+    /// Memory of this device.
+    Device(i32),
+    /// Memory that moves between the host and this device.
+    Managed(i32),
+}
+
+/// A runtime's answer about a pointer: type and device first, then fields that differ by version.
+#[repr(C, align(8))]
+struct PointerAttributes {
+    kind: c_int,
+    device: c_int,
+    rest: [u64; 31],
+}
+
+macro_rules! functions {
+    ($(#[$doc:meta])* $name:ident {
+        $($field:ident $suffix:literal ($($arg:ty),* $(,)?) -> $ret:ty;)*
+    }) => {
+        $(#[$doc])*
+        struct $name {
+            $($field: Option<unsafe extern "C" fn($($arg),*) -> $ret>,)*
+        }
+
+        impl $name {
+            fn resolve(name: &dyn Fn(&str) -> String, resolver: &mut Resolver<'_>) -> $name {
+                $name {
+                    $($field: resolver.find(&name($suffix)).map(|address| {
+                        // SAFETY: the address is that of the driver's function with this name,
+                        // whose C signature is the one given.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($arg),*) -> $ret,
+                            >(NonNull::as_ptr(address))
+                        }
+                    }),)*
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    /// Functions that a runtime of CUDA's shape and the driver below it both have, with the same
+    /// arguments.
+    Common {
+        get_device "GetDevice" (*mut c_int) -> c_int;
+        get_device_count "GetDeviceCount" (*mut c_int) -> c_int;
+        pci_bus_id "DeviceGetPCIBusId" (*mut c_char, c_int, c_int) -> c_int;
+        stream_create "StreamCreateWithFlags" (*mut *mut c_void, c_uint) -> c_int;
+        stream_destroy "StreamDestroy" (*mut c_void) -> c_int;
+        stream_query "StreamQuery" (*mut c_void) -> c_int;
+        stream_synchronize "StreamSynchronize" (*mut c_void) -> c_int;
+        stream_wait_event "StreamWaitEvent" (*mut c_void, *mut c_void, c_uint) -> c_int;
+        stream_is_capturing "StreamIsCapturing" (*mut c_void, *mut c_int) -> c_int;
+        event_create "EventCreateWithFlags" (*mut *mut c_void, c_uint) -> c_int;
+        event_destroy "EventDestroy" (*mut c_void) -> c_int;
+        event_record "EventRecord" (*mut c_void, *mut c_void) -> c_int;
+        event_query "EventQuery" (*mut c_void) -> c_int;
+        event_synchronize "EventSynchronize" (*mut c_void) -> c_int;
+        event_elapsed "EventElapsedTime" (*mut f32, *mut c_void, *mut c_void) -> c_int;
+        malloc "Malloc" (*mut *mut c_void, usize) -> c_int;
+        free "Free" (*mut c_void) -> c_int;
+        host_alloc "HostAlloc" (*mut *mut c_void, usize, c_uint) -> c_int;
+        free_host "FreeHost" (*mut c_void) -> c_int;
+        malloc_managed "MallocManaged" (*mut *mut c_void, usize, c_uint) -> c_int;
+        memset_async "MemsetAsync" (*mut c_void, c_int, usize, *mut c_void) -> c_int;
+        host_register "HostRegister" (*mut c_void, usize, c_uint) -> c_int;
+        host_unregister "HostUnregister" (*mut c_void) -> c_int;
+        exchange_capture_mode "ThreadExchangeStreamCaptureMode" (*mut c_int) -> c_int;
+    }
+}
+
+functions! {
+    /// Functions of a runtime only.
+    Runtime {
+        set_device "SetDevice" (c_int) -> c_int;
+        memcpy_async "MemcpyAsync" (*mut c_void, *const c_void, usize, c_int, *mut c_void) -> c_int;
+        pointer_attributes "PointerGetAttributes" (*mut PointerAttributes, *const c_void) -> c_int;
+        get_last_error "GetLastError" () -> c_int;
+        peek_last_error "PeekAtLastError" () -> c_int;
+        error_string "GetErrorString" (c_int) -> *const c_char;
+        version "RuntimeGetVersion" (*mut c_int) -> c_int;
+    }
+}
+
+functions! {
+    /// Functions of the driver below a runtime only.
+    Below {
+        init "Init" (c_uint) -> c_int;
+        device_get "DeviceGet" (*mut c_int, c_int) -> c_int;
+        uuid_v2 "DeviceGetUuid_v2" (*mut [u8; 16], c_int) -> c_int;
+        uuid "DeviceGetUuid" (*mut [u8; 16], c_int) -> c_int;
+        context_device "CtxGetDevice" (*mut c_int) -> c_int;
+        context_get "CtxGetCurrent" (*mut *mut c_void) -> c_int;
+        context_set "CtxSetCurrent" (*mut c_void) -> c_int;
+        primary_context "DevicePrimaryCtxRetain" (*mut *mut c_void, c_int) -> c_int;
+        memcpy_async "MemcpyAsync" (*mut c_void, *const c_void, usize, *mut c_void) -> c_int;
+        pointer_attribute "PointerGetAttribute" (*mut c_void, c_int, *const c_void) -> c_int;
+        error_string "GetErrorString" (c_int, *mut *const c_char) -> c_int;
+        version "DriverGetVersion" (*mut c_int) -> c_int;
+    }
+}
+
+const NO_DEVICE: c_int = 100;
+const INVALID_VALUE: c_int = 1;
+const POINTER_MEMORY_TYPE: c_int = 2;
+const POINTER_IS_MANAGED: c_int = 8;
+const POINTER_DEVICE_ORDINAL: c_int = 9;
+const LOW_MEMORY_HOST: c_uint = 1;
+const LOW_MEMORY_DEVICE: c_uint = 2;
+
+/// The driver below a runtime.
+struct Low {
+    row: &'static LowRow,
+    lib: Lib,
+    below: Below,
+}
+
+/// What the current device was, to put it back.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Saved {
+    /// A device.
+    Device(i32),
+    /// A context of the driver below, as an address; 0 is none.
+    Context(usize),
+    /// There was none, and the driver has no call to have none again.
+    Nothing,
+}
+
+/// A vendor's driver: its runtime, the driver below it, or both.
+pub(crate) struct Driver {
+    row: &'static DriverRow,
+    lib: Lib,
+    common: Common,
+    runtime: Option<Runtime>,
+    low: Option<Low>,
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver")
+            .field("title", &self.title())
+            .field("path", &self.path())
+            .field("below", &self.low.as_ref().map(|low| low.lib.path()))
+            .finish()
+    }
+}
+
+fn renamed(renames: &[(&str, &str)], prefix: &str, suffix: &str) -> String {
+    match renames.iter().find(|(s, _)| *s == suffix) {
+        Some((_, name)) => name.to_string(),
+        None => format!("{prefix}{suffix}"),
+    }
+}
+
+fn version_text(code: c_int) -> String {
+    format!("{}.{}", code / 1000, code % 1000 / 10)
+}
+
+impl Driver {
+    /// Takes an open library for a runtime, or says why not.
+    pub(crate) fn accept_runtime(
+        row: &'static DriverRow,
+        lib: &Lib,
+    ) -> std::result::Result<Accepted<Driver>, Refusal> {
+        let name = |suffix: &str| renamed(row.renames, row.prefix, suffix);
+        let mut resolver = Resolver::new(lib, &[]);
+        let common = Common::resolve(&name, &mut resolver);
+        let runtime = Runtime::resolve(&name, &mut resolver);
+        let needed = ["GetDevice", "SetDevice", "GetDeviceCount"].map(name);
+        accept(row.title, &needed, &resolver)?;
+        let version = runtime.version.and_then(ask_version);
+        let driver = Driver {
+            row,
+            lib: lib.clone(),
+            common,
+            runtime: Some(runtime),
+            low: None,
+        };
+        Ok(Accepted {
+            value: driver,
+            version,
+            coverage: Some(resolver.coverage()),
+        })
+    }
+
+    /// Takes an open library for the driver below a runtime, to serve without the runtime.
+    pub(crate) fn accept_low(
+        row: &'static DriverRow,
+        low: &'static LowRow,
+        lib: &Lib,
+    ) -> std::result::Result<Accepted<Driver>, Refusal> {
+        let name = |suffix: &str| renamed(low.renames, low.prefix, suffix);
+        let plain = |suffix: &str| format!("{}{suffix}", low.prefix);
+        let mut resolver = Resolver::new(lib, &[]);
+        let common = Common::resolve(&name, &mut resolver);
+        let below = Below::resolve(&plain, &mut resolver);
+        let needed = ["Init", "CtxGetDevice", "DeviceGetCount"].map(plain);
+        accept(low.title, &needed, &resolver)?;
+        let version = below.version.and_then(ask_version);
+        let low = Low {
+            row: low,
+            lib: lib.clone(),
+            below,
+        };
+        let driver = Driver {
+            row,
+            lib: lib.clone(),
+            common,
+            runtime: None,
+            low: Some(low),
+        };
+        Ok(Accepted {
+            value: driver,
+            version,
+            coverage: Some(resolver.coverage()),
+        })
+    }
+
+    /// Gives a runtime the driver below it.
+    pub(crate) fn with_low(mut self, other: Driver) -> Driver {
+        self.low = other.low;
+        self
+    }
+
+    /// Its name for people.
+    pub(crate) fn title(&self) -> &'static str {
+        match (&self.runtime, &self.low) {
+            (None, Some(low)) => low.row.title,
+            _ => self.row.title,
+        }
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        self.lib.path()
+    }
+
+    fn numbers(&self) -> &'static Numbers {
+        match (&self.runtime, &self.low) {
+            (None, Some(low)) => &low.row.numbers,
+            _ => &self.row.numbers,
+        }
+    }
+
+    fn name(&self, suffix: &str) -> String {
+        match (&self.runtime, &self.low) {
+            (None, Some(low)) => renamed(low.row.renames, low.row.prefix, suffix),
+            _ => renamed(self.row.renames, self.row.prefix, suffix),
+        }
+    }
+
+    #[cold]
+    fn lacks(&self, suffix: &str) -> Error {
+        Error::not_supported(format!(
+            "{} ({}) has no {}",
+            self.title(),
+            self.path().display(),
+            self.name(suffix)
+        ))
+    }
+
+    #[cold]
+    fn lacks_low(&self, low: &Low, suffix: &str) -> Error {
+        Error::not_supported(format!(
+            "{} ({}) has no {}{suffix}",
+            low.row.title,
+            low.lib.path().display(),
+            low.row.prefix
+        ))
+    }
+
+    /// The driver's words for a number.
+    pub(crate) fn error_text(&self, code: i32) -> String {
+        match (&self.runtime, &self.low) {
+            (None, Some(low)) => low_error_text(low, code),
+            (Some(runtime), _) => {
+                // SAFETY: takes any number and returns a string that the runtime keeps.
+                let words = runtime.error_string.map(|ask| unsafe { ask(code) });
+                words_at(words.unwrap_or(ptr::null()))
+            }
+            (None, None) => words_at(ptr::null()),
+        }
+    }
+
+    /// The error of a failed call. An error that our own call left behind is taken away: a later
+    /// check of the program's would find it and blame something else.
+    #[cold]
+    fn failed(&self, name: &str, code: c_int) -> Error {
+        let error = Error::new(
+            Code::UnhandledDeviceError,
+            format!(
+                "{name} failed with {code} ({}) [{}, {}]",
+                self.error_text(code),
+                self.title(),
+                self.path().display()
+            ),
+        );
+        self.forget(code);
+        error
+    }
+
+    #[cold]
+    fn failed_low(&self, low: &Low, suffix: &str, code: c_int) -> Error {
+        Error::new(
+            Code::UnhandledDeviceError,
+            format!(
+                "{}{suffix} failed with {code} ({}) [{}, {}]",
+                low.row.prefix,
+                low_error_text(low, code),
+                low.row.title,
+                low.lib.path().display()
+            ),
+        )
+    }
+
+    /// Takes the last error away if it is `code`.
+    fn forget(&self, code: c_int) {
+        if !self.row.leaves_last_error {
+            return;
+        }
+        let Some(runtime) = &self.runtime else { return };
+        if let (Some(peek), Some(get)) = (runtime.peek_last_error, runtime.get_last_error) {
+            // SAFETY: takes nothing and changes nothing.
+            if unsafe { peek() } == code {
+                // SAFETY: takes nothing; resets this thread's last error.
+                unsafe { get() };
+            }
+        }
+    }
+
+    fn check(&self, suffix: &str, code: c_int) -> Result<()> {
+        if code == 0 {
+            Ok(())
+        } else {
+            Err(self.failed(&self.name(suffix), code))
+        }
+    }
+
+    /// `Ok(true)` for success, `Ok(false)` for "not yet".
+    fn done(&self, suffix: &str, code: c_int) -> Result<bool> {
+        if code == self.numbers().not_ready {
+            self.forget(code);
+            return Ok(false);
+        }
+        self.check(suffix, code).map(|()| true)
+    }
+
+    #[cold]
+    fn unbound(&self, name: &str, code: c_int, words: &str) -> Error {
+        Error::new(
+            Code::UnboundDevice,
+            format!(
+                "the calling thread has no current device: {name} gave {code} ({words}); set the \
+                 device before this call, or name it"
+            ),
+        )
+    }
+
+    /// The calling thread's current device, as the driver says at this instant. Asking never makes
+    /// a context.
+    pub(crate) fn current(&self) -> Result<i32> {
+        // A runtime that the program didn't have before can't know what the program told its own
+        // copy; the driver below both knows as soon as there is a context.
+        let ask_below = self.runtime.is_none() || !self.lib.preloaded();
+        if ask_below && let Some(low) = &self.low {
+            let suffix = "CtxGetDevice";
+            let ask = low
+                .below
+                .context_device
+                .ok_or_else(|| self.lacks_low(low, suffix))?;
+            let mut device = -1;
+            // SAFETY: the number goes to a live local; the call makes no context.
+            let code = unsafe { ask(&mut device) };
+            if code == 0 {
+                return Ok(device);
+            }
+            if self.runtime.is_none() {
+                return Err(if low.row.numbers.unbound.contains(&code) {
+                    let name = format!("{}{suffix}", low.row.prefix);
+                    self.unbound(&name, code, &low_error_text(low, code))
+                } else {
+                    self.failed_low(low, suffix, code)
+                });
+            }
+        }
+        let suffix = "GetDevice";
+        let ask = self.common.get_device.ok_or_else(|| self.lacks(suffix))?;
+        let mut device = -1;
+        // SAFETY: the number goes to a live local.
+        let code = unsafe { ask(&mut device) };
+        if self.numbers().unbound.contains(&code) {
+            let error = self.unbound(&self.name(suffix), code, &self.error_text(code));
+            self.forget(code);
+            return Err(error);
+        }
+        self.check(suffix, code)?;
+        Ok(device)
+    }
+
+    /// Makes a device the calling thread's current one.
+    pub(crate) fn set(&self, device: i32) -> Result<()> {
+        if let Some(runtime) = &self.runtime {
+            let set_device = runtime.set_device.ok_or_else(|| self.lacks("SetDevice"))?;
+            // SAFETY: takes a number, which the driver checks.
+            let code = unsafe { set_device(device) };
+            return self.check("SetDevice", code).map_err(|error| {
+                error.context(format!("making device {device} current on this thread"))
+            });
+        }
+        let low = self.low.as_ref().ok_or_else(|| self.lacks("SetDevice"))?;
+        let ordinal = self.low_device(low, device)?;
+        let suffix = "DevicePrimaryCtxRetain";
+        let retain = low
+            .below
+            .primary_context
+            .ok_or_else(|| self.lacks_low(low, suffix))?;
+        let mut context = ptr::null_mut();
+        // SAFETY: the device is one that the driver gave; the context goes to a live local. The
+        // reference that is taken is kept: giving it back could end the context under others.
+        let code = unsafe { retain(&mut context, ordinal) };
+        if code != 0 {
+            return Err(self.failed_low(low, suffix, code));
+        }
+        self.set_context(low, context)
+    }
+
+    fn set_context(&self, low: &Low, context: *mut c_void) -> Result<()> {
+        let suffix = "CtxSetCurrent";
+        let set = low
+            .below
+            .context_set
+            .ok_or_else(|| self.lacks_low(low, suffix))?;
+        // SAFETY: a context that the driver gave and that is still held, or NULL for none.
+        match unsafe { set(context) } {
+            0 => Ok(()),
+            code => Err(self.failed_low(low, suffix, code)),
+        }
+    }
+
+    /// What has to be put back later.
+    pub(super) fn save(&self) -> Result<Saved> {
+        if self.runtime.is_none()
+            && let Some(low) = &self.low
+            && let Some(get) = low.below.context_get
+        {
+            let mut context: *mut c_void = ptr::null_mut();
+            // SAFETY: the context goes to a live local.
+            return match unsafe { get(&mut context) } {
+                0 => Ok(Saved::Context(context.expose_provenance())),
+                code if low.row.numbers.unbound.contains(&code) => Ok(Saved::Context(0)),
+                code => Err(self.failed_low(low, "CtxGetCurrent", code)),
+            };
+        }
+        match self.current() {
+            Ok(device) => Ok(Saved::Device(device)),
+            Err(error) if error.code() == Code::UnboundDevice => Ok(Saved::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts back what `save` gave on this thread.
+    pub(super) fn restore(&self, saved: Saved) -> Result<()> {
+        match (saved, &self.low) {
+            (Saved::Device(device), _) => self.set(device),
+            (Saved::Context(context), Some(low)) => {
+                self.set_context(low, ptr::with_exposed_provenance_mut(context))
+            }
+            (Saved::Context(_), None) | (Saved::Nothing, _) => Ok(()),
+        }
+    }
+
+    /// Prepares a helper thread: the device is made current, and the thread's calls don't disturb
+    /// another thread that captures a graph.
+    pub(crate) fn prepare_thread(&self, device: i32) -> Result<()> {
+        self.set(device)?;
+        if let Some(exchange) = self.common.exchange_capture_mode {
+            let mut mode = self.numbers().capture_relaxed;
+            // SAFETY: reads and writes a live local.
+            let code = unsafe { exchange(&mut mode) };
+            self.check("ThreadExchangeStreamCaptureMode", code)?;
+        }
+        Ok(())
+    }
+
+    /// Number of devices that this process can use.
+    pub(crate) fn count(&self) -> Result<i32> {
+        if self.runtime.is_none()
+            && let Some(low) = &self.low
+            && self.low_init(low)? == NO_DEVICE
+        {
+            return Ok(0);
+        }
+        let suffix = "GetDeviceCount";
+        let ask = self
+            .common
+            .get_device_count
+            .ok_or_else(|| self.lacks(suffix))?;
+        let mut count = 0;
+        // SAFETY: the number goes to a live local.
+        let code = unsafe { ask(&mut count) };
+        if code == NO_DEVICE {
+            self.forget(code);
+            return Ok(0);
+        }
+        self.check(suffix, code)?;
+        Ok(count)
+    }
+
+    /// 0, or the number that says that there is no device.
+    fn low_init(&self, low: &Low) -> Result<c_int> {
+        let init = low.below.init.ok_or_else(|| self.lacks_low(low, "Init"))?;
+        // SAFETY: takes flags, which must be 0; may be called any number of times.
+        match unsafe { init(0) } {
+            code @ (0 | NO_DEVICE) => Ok(code),
+            code => Err(self.failed_low(low, "Init", code)),
+        }
+    }
+
+    /// The low driver's handle of a device.
+    fn low_device(&self, low: &Low, device: i32) -> Result<c_int> {
+        self.low_init(low)?;
+        let get = low
+            .below
+            .device_get
+            .ok_or_else(|| self.lacks_low(low, "DeviceGet"))?;
+        let mut ordinal = -1;
+        // SAFETY: the number goes to a live local; the driver checks the index.
+        match unsafe { get(&mut ordinal, device) } {
+            0 => Ok(ordinal),
+            code => Err(self.failed_low(low, "DeviceGet", code)),
+        }
+    }
+
+    /// What tells a device from every other on its machine: the driver's UUID, else the PCI bus id
+    /// as text, padded with zeros.
+    pub(crate) fn uuid(&self, device: i32) -> Option<[u8; 16]> {
+        if let Some(low) = &self.low
+            && let Some(ask) = low.below.uuid_v2.or(low.below.uuid)
+            && let Ok(ordinal) = self.low_device(low, device)
+        {
+            let mut uuid = [0u8; 16];
+            // SAFETY: the 16 bytes go to a live local; the device is one that the driver gave.
+            if unsafe { ask(&mut uuid, ordinal) } == 0 {
+                return Some(uuid);
+            }
+        }
+        let bus = self.pci_bus_id(device).ok()?;
+        Some(pad(bus.as_bytes()))
+    }
+
+    /// A device's address on the PCI bus, lower case.
+    pub(crate) fn pci_bus_id(&self, device: i32) -> Result<String> {
+        let suffix = "DeviceGetPCIBusId";
+        let ask = self.common.pci_bus_id.ok_or_else(|| self.lacks(suffix))?;
+        let device = match (&self.runtime, &self.low) {
+            (None, Some(low)) => self.low_device(low, device)?,
+            _ => device,
+        };
+        let mut text = [0u8; 64];
+        // SAFETY: writes at most the given number of bytes, one less than the buffer has.
+        let code = unsafe { ask(text.as_mut_ptr().cast(), text.len() as c_int - 1, device) };
+        self.check(suffix, code)?;
+        let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
+        Ok(String::from_utf8_lossy(&text[..end]).to_lowercase())
+    }
+
+    /// A stream of the current device that doesn't synchronise with the default stream.
+    pub(crate) fn stream_create(&self) -> Result<OwnedStream> {
+        let suffix = "StreamCreateWithFlags";
+        let create = self
+            .common
+            .stream_create
+            .ok_or_else(|| self.lacks(suffix))?;
+        let mut stream = ptr::null_mut();
+        // SAFETY: the handle goes to a live local.
+        let code = unsafe { create(&mut stream, self.numbers().stream_non_blocking) };
+        self.check(suffix, code)?;
+        Ok(OwnedStream(RawStream(stream)))
+    }
+
+    /// Destroys a stream of ours.
+    pub(crate) fn stream_destroy(&self, stream: OwnedStream) -> Result<()> {
+        let suffix = "StreamDestroy";
+        let destroy = self
+            .common
+            .stream_destroy
+            .ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: a live stream that this driver made, destroyed once.
+        let code = unsafe { destroy(stream.0.raw()) };
+        self.check(suffix, code)
+    }
+
+    /// Whether all work of a stream is done.
+    pub(crate) fn stream_query(&self, stream: RawStream) -> Result<bool> {
+        let suffix = "StreamQuery";
+        let query = self.common.stream_query.ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: a live stream, which its type promises.
+        let code = unsafe { query(stream.raw()) };
+        self.done(suffix, code)
+    }
+
+    /// Waits until all work of a stream is done.
+    pub(crate) fn stream_synchronize(&self, stream: RawStream) -> Result<()> {
+        let suffix = "StreamSynchronize";
+        let synchronize = self
+            .common
+            .stream_synchronize
+            .ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: a live stream, which its type promises.
+        let code = unsafe { synchronize(stream.raw()) };
+        self.check(suffix, code)
+    }
+
+    /// Makes later work of a stream wait for an event.
+    pub(crate) fn stream_wait_event(&self, stream: RawStream, event: RawEvent) -> Result<()> {
+        let suffix = "StreamWaitEvent";
+        let wait = self
+            .common
+            .stream_wait_event
+            .ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: a live stream and a live event, which their types promise.
+        let code = unsafe { wait(stream.raw(), event.raw(), 0) };
+        self.check(suffix, code)
+    }
+
+    /// Whether a stream is being captured into a graph; for the default stream also whether
+    /// another stream's capture forbids its use. A driver without captures says no.
+    pub(crate) fn is_capturing(&self, stream: RawStream) -> Result<bool> {
+        let Some(ask) = self.common.stream_is_capturing else {
+            return Ok(false);
+        };
+        let mut status = 0;
+        // SAFETY: a live stream, which its type promises; the answer goes to a live local.
+        let code = unsafe { ask(stream.raw(), &mut status) };
+        if code == self.numbers().capture_implicit {
+            self.forget(code);
+            return Ok(true);
+        }
+        self.check("StreamIsCapturing", code)?;
+        Ok(status != 0)
+    }
+
+    /// An event, with or without time.
+    pub(crate) fn event_create(&self, timing: bool) -> Result<OwnedEvent> {
+        let suffix = "EventCreateWithFlags";
+        let create = self.common.event_create.ok_or_else(|| self.lacks(suffix))?;
+        let flags = if timing {
+            0
+        } else {
+            self.numbers().event_no_timing
+        };
+        let mut event = ptr::null_mut();
+        // SAFETY: the handle goes to a live local.
+        let code = unsafe { create(&mut event, flags) };
+        self.check(suffix, code)?;
+        Ok(OwnedEvent(RawEvent(event)))
+    }
+
+    /// Destroys an event of ours.
+    pub(crate) fn event_destroy(&self, event: OwnedEvent) -> Result<()> {
+        let suffix = "EventDestroy";
+        let destroy = self
+            .common
+            .event_destroy
+            .ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: a live event that this driver made, destroyed once.
+        let code = unsafe { destroy(event.0.raw()) };
+        self.check(suffix, code)
+    }
+
+    /// Puts an event behind the work that a stream has now.
+    pub(crate) fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
+        let suffix = "EventRecord";
+        let record = self.common.event_record.ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: a live event and a live stream, which their types promise.
+        let code = unsafe { record(event.raw(), stream.raw()) };
+        self.check(suffix, code)
+    }
+
+    /// Whether an event has happened.
+    pub(crate) fn event_query(&self, event: RawEvent) -> Result<bool> {
+        let suffix = "EventQuery";
+        let query = self.common.event_query.ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: a live event, which its type promises.
+        let code = unsafe { query(event.raw()) };
+        self.done(suffix, code)
+    }
+
+    /// Waits until an event has happened.
+    pub(crate) fn event_synchronize(&self, event: RawEvent) -> Result<()> {
+        let suffix = "EventSynchronize";
+        let synchronize = self
+            .common
+            .event_synchronize
+            .ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: a live event, which its type promises.
+        let code = unsafe { synchronize(event.raw()) };
+        self.check(suffix, code)
+    }
+
+    /// Milliseconds between two events with time that have happened.
+    pub(crate) fn event_elapsed_ms(&self, start: RawEvent, end: RawEvent) -> Result<f32> {
+        let suffix = "EventElapsedTime";
+        let elapsed = self
+            .common
+            .event_elapsed
+            .ok_or_else(|| self.lacks(suffix))?;
+        let mut milliseconds = 0.0;
+        // SAFETY: live events, which their types promise; the number goes to a live local.
+        let code = unsafe { elapsed(&mut milliseconds, start.raw(), end.raw()) };
+        self.check(suffix, code)?;
+        Ok(milliseconds)
+    }
+
+    /// Memory of the current device.
+    pub(crate) fn malloc(&self, bytes: usize) -> Result<*mut c_void> {
+        let suffix = "Malloc";
+        let malloc = self.common.malloc.ok_or_else(|| self.lacks(suffix))?;
+        let mut memory = ptr::null_mut();
+        // SAFETY: the address goes to a live local.
+        let code = unsafe { malloc(&mut memory, bytes) };
+        self.check(suffix, code)?;
+        Ok(memory)
+    }
+
+    /// Frees device or managed memory.
+    ///
+    /// # Safety
+    ///
+    /// `memory` came from `malloc` or `malloc_managed` of this driver, is freed once, and no work
+    /// uses it any more.
+    pub(crate) unsafe fn free(&self, memory: *mut c_void) -> Result<()> {
+        let suffix = "Free";
+        let free = self.common.free.ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: what this function asks of its caller.
+        let code = unsafe { free(memory) };
+        self.check(suffix, code)
+    }
+
+    /// Pinned host memory.
+    pub(crate) fn malloc_host(&self, bytes: usize) -> Result<*mut c_void> {
+        let suffix = "HostAlloc";
+        let alloc = self.common.host_alloc.ok_or_else(|| self.lacks(suffix))?;
+        let mut memory = ptr::null_mut();
+        // SAFETY: the address goes to a live local; flags 0 is the plain kind.
+        let code = unsafe { alloc(&mut memory, bytes, 0) };
+        self.check(suffix, code)?;
+        Ok(memory)
+    }
+
+    /// Frees pinned host memory.
+    ///
+    /// # Safety
+    ///
+    /// `memory` came from `malloc_host` of this driver, is freed once, and nobody uses it any more.
+    pub(crate) unsafe fn free_host(&self, memory: *mut c_void) -> Result<()> {
+        let suffix = "FreeHost";
+        let free = self.common.free_host.ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: what this function asks of its caller.
+        let code = unsafe { free(memory) };
+        self.check(suffix, code)
+    }
+
+    /// Memory that moves between host and device. [`Driver::free`] frees it.
+    pub(crate) fn malloc_managed(&self, bytes: usize) -> Result<*mut c_void> {
+        let suffix = "MallocManaged";
+        let malloc = self
+            .common
+            .malloc_managed
+            .ok_or_else(|| self.lacks(suffix))?;
+        let mut memory = ptr::null_mut();
+        // SAFETY: the address goes to a live local.
+        let code = unsafe { malloc(&mut memory, bytes, self.numbers().managed_global) };
+        self.check(suffix, code)?;
+        Ok(memory)
+    }
+
+    /// Copies on a stream.
+    ///
+    /// # Safety
+    ///
+    /// Both ranges are valid memory of the kinds that `kind` says until the stream has done the
+    /// copy, and nobody writes what it reads or touches what it writes meanwhile.
+    pub(crate) unsafe fn memcpy_async(
+        &self,
+        to: *mut c_void,
+        from: *const c_void,
+        bytes: usize,
+        kind: CopyKind,
+        stream: RawStream,
+    ) -> Result<()> {
+        let suffix = "MemcpyAsync";
+        let code = if let Some(runtime) = &self.runtime {
+            let copy = runtime.memcpy_async.ok_or_else(|| self.lacks(suffix))?;
+            let kind = self.numbers().copy[kind as usize];
+            // SAFETY: what this function asks of its caller; the stream's type promises the rest.
+            unsafe { copy(to, from, bytes, kind, stream.raw()) }
+        } else {
+            let copy = self.low.as_ref().and_then(|low| low.below.memcpy_async);
+            let copy = copy.ok_or_else(|| self.lacks(suffix))?;
+            // SAFETY: as above; the driver finds the kind out from the addresses.
+            unsafe { copy(to, from, bytes, stream.raw()) }
+        };
+        self.check(suffix, code)
+    }
+
+    /// Copies from a device to the host and waits, on a stream of its own, so that no stream of the
+    /// program's is waited for or disturbed.
+    ///
+    /// # Safety
+    ///
+    /// Both ranges are valid, and nothing writes what is read meanwhile.
+    pub(crate) unsafe fn copy_to_host(
+        &self,
+        to: *mut c_void,
+        from: *const c_void,
+        bytes: usize,
+    ) -> Result<()> {
+        let stream = self.stream_create()?;
+        let kind = CopyKind::DeviceToHost;
+        // SAFETY: what this function asks of its caller; the copy is waited for below.
+        let copied = unsafe { self.memcpy_async(to, from, bytes, kind, stream.handle()) }
+            .and_then(|()| self.stream_synchronize(stream.handle()));
+        copied.and(self.stream_destroy(stream))
+    }
+
+    /// Fills memory with a byte on a stream.
+    ///
+    /// # Safety
+    ///
+    /// The range is valid memory of the device until the stream has filled it, and nobody touches
+    /// it meanwhile.
+    pub(crate) unsafe fn memset_async(
+        &self,
+        to: *mut c_void,
+        byte: u8,
+        bytes: usize,
+        stream: RawStream,
+    ) -> Result<()> {
+        let suffix = "MemsetAsync";
+        let set = self.common.memset_async.ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: what this function asks of its caller; the stream's type promises the rest.
+        let code = unsafe { set(to, c_int::from(byte), bytes, stream.raw()) };
+        self.check(suffix, code)
+    }
+
+    /// Pins host memory.
+    ///
+    /// # Safety
+    ///
+    /// The range is mapped and stays so until `host_unregister`.
+    pub(crate) unsafe fn host_register(&self, memory: *mut c_void, bytes: usize) -> Result<()> {
+        let suffix = "HostRegister";
+        let register = self
+            .common
+            .host_register
+            .ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: what this function asks of its caller; flags 0 is the plain kind.
+        let code = unsafe { register(memory, bytes, 0) };
+        self.check(suffix, code)
+    }
+
+    /// Takes the pinning of host memory back.
+    ///
+    /// # Safety
+    ///
+    /// `memory` was given to `host_register`, and no work uses it any more.
+    pub(crate) unsafe fn host_unregister(&self, memory: *mut c_void) -> Result<()> {
+        let suffix = "HostUnregister";
+        let unregister = self
+            .common
+            .host_unregister
+            .ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: what this function asks of its caller.
+        let code = unsafe { unregister(memory) };
+        self.check(suffix, code)
+    }
+
+    /// Whose memory an address is. The memory is not touched; any address may be asked for.
+    pub(crate) fn pointer_owner(&self, pointer: *const c_void) -> Result<PointerOwner> {
+        match (&self.runtime, &self.low) {
+            (Some(runtime), _) => self.pointer_owner_runtime(runtime, pointer),
+            (None, Some(low)) => self.pointer_owner_low(low, pointer),
+            (None, None) => Err(self.lacks("PointerGetAttributes")),
+        }
+    }
+
+    fn pointer_owner_runtime(
+        &self,
+        runtime: &Runtime,
+        pointer: *const c_void,
+    ) -> Result<PointerOwner> {
+        let suffix = "PointerGetAttributes";
+        let ask = runtime
+            .pointer_attributes
+            .ok_or_else(|| self.lacks(suffix))?;
+        // Zeroed, and far larger than any version's struct, which has grown once already.
+        let mut attributes = PointerAttributes {
+            kind: 0,
+            device: 0,
+            rest: [0; 31],
+        };
+        // SAFETY: the driver only looks the address up; the answer goes to a live local that is
+        // larger than the struct of any version.
+        let code = unsafe { ask(&mut attributes, pointer) };
+        let _ = attributes.rest;
+        if code == INVALID_VALUE {
+            // How older runtimes say that they don't know the address.
+            self.forget(code);
+            return Ok(PointerOwner::Unregistered);
+        }
+        self.check(suffix, code)?;
+        let [unregistered, host, device, managed] = self.numbers().memory;
+        match attributes.kind {
+            kind if kind == unregistered => Ok(PointerOwner::Unregistered),
+            kind if kind == host => Ok(PointerOwner::HostPinned),
+            kind if kind == device => Ok(PointerOwner::Device(attributes.device)),
+            kind if kind == managed => Ok(PointerOwner::Managed(attributes.device)),
+            kind => Err(self.unknown_memory(&self.name(suffix), i64::from(kind))),
+        }
+    }
+
+    fn pointer_owner_low(&self, low: &Low, pointer: *const c_void) -> Result<PointerOwner> {
+        let suffix = "PointerGetAttribute";
+        let ask = low
+            .below
+            .pointer_attribute
+            .ok_or_else(|| self.lacks_low(low, suffix))?;
+        let question = |attribute: c_int| -> Result<Option<c_uint>> {
+            let mut answer = [0 as c_uint; 4];
+            // SAFETY: the driver only looks the address up; each of these attributes is a number
+            // of at most 32 bits, which goes to a live local that is larger.
+            match unsafe { ask(answer.as_mut_ptr().cast(), attribute, pointer) } {
+                0 => Ok(Some(answer[0])),
+                INVALID_VALUE => Ok(None),
+                code => Err(self.failed_low(low, suffix, code)),
+            }
+        };
+        let Some(kind) = question(POINTER_MEMORY_TYPE)? else {
+            return Ok(PointerOwner::Unregistered);
+        };
+        let device = question(POINTER_DEVICE_ORDINAL)?.map_or(-1, |d| d as i32);
+        if question(POINTER_IS_MANAGED)?.is_some_and(|managed| managed & 0xff != 0) {
+            return Ok(PointerOwner::Managed(device));
+        }
+        match kind {
+            LOW_MEMORY_HOST => Ok(PointerOwner::HostPinned),
+            LOW_MEMORY_DEVICE => Ok(PointerOwner::Device(device)),
+            kind => {
+                let name = format!("{}{suffix}", low.row.prefix);
+                Err(self.unknown_memory(&name, i64::from(kind)))
+            }
+        }
+    }
+
+    #[cold]
+    fn unknown_memory(&self, name: &str, kind: i64) -> Error {
+        Error::new(
+            Code::UnhandledDeviceError,
+            format!("{name} gave the unknown memory type {kind}"),
+        )
+    }
+}
+
+fn words_at(words: *const c_char) -> String {
+    if words.is_null() {
+        return "no text".to_string();
+    }
+    // SAFETY: not NULL, and a NUL-terminated string that the driver keeps.
+    unsafe { CStr::from_ptr(words) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn low_error_text(low: &Low, code: c_int) -> String {
+    let mut words: *const c_char = ptr::null();
+    if let Some(ask) = low.below.error_string {
+        // SAFETY: takes any number; a pointer to a string that the driver keeps, or NULL, goes to
+        // a live local.
+        let result = unsafe { ask(code, &mut words) };
+        if result != 0 {
+            words = ptr::null();
+        }
+    }
+    words_at(words)
+}
+
+fn accept(
+    title: &str,
+    needed: &[String],
+    resolver: &Resolver<'_>,
+) -> std::result::Result<(), Refusal> {
+    let missing: Vec<&str> = needed
+        .iter()
+        .filter(|name| resolver.missing().contains(name))
+        .map(String::as_str)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut reason = format!("it is not the {title}: it lacks {}", missing.join(", "));
+    for stray in resolver.strays() {
+        reason.push_str("; ");
+        reason.push_str(stray);
+    }
+    Err(Refusal {
+        reason,
+        version: None,
+        coverage: Some(resolver.coverage()),
+    })
+}
+
+fn ask_version(ask: unsafe extern "C" fn(*mut c_int) -> c_int) -> Option<String> {
+    let mut code = 0;
+    // SAFETY: the number goes to a live local; the call needs no device.
+    let result = unsafe { ask(&mut code) };
+    (result == 0 && code > 0).then(|| version_text(code))
+}
+
+/// Text as 16 bytes: padded with zeros, or hashed if it is longer.
+fn pad(text: &[u8]) -> [u8; 16] {
+    let mut bytes = [0u8; 16];
+    if text.len() <= bytes.len() {
+        bytes[..text.len()].copy_from_slice(text);
+        return bytes;
+    }
+    // FNV-1a from both ends, which is all that telling a few devices apart needs.
+    let hash = |text: &mut dyn Iterator<Item = &u8>| {
+        text.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        })
+    };
+    bytes[..8].copy_from_slice(&hash(&mut text.iter()).to_ne_bytes());
+    bytes[8..].copy_from_slice(&hash(&mut text.iter().rev()).to_ne_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding() {
+        assert_eq!(&pad(b"0000:1b:00.0")[..12], b"0000:1b:00.0");
+        assert_eq!(pad(b"0000:1b:00.0")[12..], [0; 4]);
+        assert_ne!(pad(b"00000000:1b:00.0x"), pad(b"00000000:1c:00.0x"));
+    }
+
+    #[test]
+    fn versions_of_cuda() {
+        assert_eq!(version_text(13050), "13.5");
+        assert_eq!(version_text(12090), "12.9");
+    }
+}

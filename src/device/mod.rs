@@ -1,0 +1,37 @@
+//! Drivers: which device is current now on this thread, streams, events, memory.
+//!
+//! Nothing here remembers the current device. Every question goes to the driver.
+
+mod driver;
+mod guard;
+mod rows;
+
+pub(crate) use driver::{
+    CopyKind, Driver, OwnedEvent, OwnedStream, PointerOwner, RawStream, UserPtr, event_of,
+    stream_of,
+};
+pub(crate) use guard::Guard;
+pub(crate) use rows::{CUDA, DriverRow};
+
+use crate::Result;
+
+/// What one thread had as its device, on the way to a helper thread that is to work for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ThreadDevice(Option<(&'static Driver, i32)>);
+
+/// The calling thread's device as the driver says now, if the process has a driver and the thread a
+/// device. Never makes the process choose a vendor.
+pub(crate) fn of_thread() -> ThreadDevice {
+    let driver = crate::load::chosen_driver();
+    ThreadDevice(driver.and_then(|driver| Some((driver, driver.current().ok()?))))
+}
+
+impl ThreadDevice {
+    /// Prepares the calling thread, a helper, to work with it.
+    pub(crate) fn apply(self) -> Result<()> {
+        match self.0 {
+            Some((driver, device)) => driver.prepare_thread(device),
+            None => Ok(()),
+        }
+    }
+}

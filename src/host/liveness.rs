@@ -1,0 +1,199 @@
+//! What a rank of the host tier asks while it waits: was it aborted, is the peer still there, is
+//! the time over?
+#![forbid(unsafe_code)]
+
+use super::op::WaitPolicy;
+use crate::bootstrap::rendezvous::ranks_text;
+use crate::control::channel::{Channel, Peer};
+use crate::control::patience::AbortFlag;
+use crate::error::{Code, Error, Result};
+use crate::ops::lock;
+use crate::sys::process::{ProcessWatch, start_time};
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How often the control channel is looked at, and how often the peers' processes.
+const CHANNEL_EVERY: Duration = Duration::from_millis(5);
+const PROCESSES_EVERY: Duration = Duration::from_millis(15);
+/// A peer that has gone may have done its part before; its part is looked for this long.
+const LAST_LOOK: Duration = Duration::from_millis(40);
+/// A wait that lasts this long is told to the log, then every so often.
+const FIRST_NEWS: Duration = Duration::from_secs(10);
+const NEWS_EVERY: Duration = Duration::from_secs(60);
+
+/// A rank's process, as far as it can be watched from here.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerProcess {
+    pub pid: u32,
+    pub start_time: u64,
+    /// In this pid namespace, and not this process itself.
+    pub watchable: bool,
+}
+
+#[derive(Default)]
+struct Seen {
+    watches: Vec<Option<Option<ProcessWatch>>>,
+    /// When each rank was first seen to be gone, and how.
+    gone: Vec<Option<(Instant, String)>>,
+}
+
+/// The ranks of one communicator, watched from one of them.
+pub(crate) struct Liveness {
+    channel: Arc<Mutex<Channel>>,
+    abort: AbortFlag,
+    processes: Vec<PeerProcess>,
+    limit: Option<Duration>,
+    seen: RefCell<Seen>,
+}
+
+impl Liveness {
+    pub(crate) fn new(
+        channel: Arc<Mutex<Channel>>,
+        abort: AbortFlag,
+        processes: Vec<PeerProcess>,
+        limit: Option<Duration>,
+    ) -> Liveness {
+        let n = processes.len();
+        let mut seen = Seen::default();
+        seen.watches.resize_with(n, || None);
+        seen.gone.resize_with(n, || None);
+        Liveness {
+            channel,
+            abort,
+            processes,
+            limit,
+            seen: RefCell::new(seen),
+        }
+    }
+
+    /// The policy of the waits of one operation.
+    pub(crate) fn of<'a>(&'a self, what: &'a dyn Fn() -> String) -> OperationWait<'a> {
+        let times = Times {
+            started: None,
+            channel: None,
+            processes: None,
+            news: FIRST_NEWS,
+        };
+        OperationWait {
+            liveness: self,
+            what,
+            times: RefCell::new(times),
+        }
+    }
+
+    fn look_at_channel(&self) -> Result<()> {
+        // Somebody else is on the channel: it looks for us.
+        let Ok(mut channel) = self.channel.try_lock() else {
+            return Ok(());
+        };
+        channel.look()
+    }
+
+    fn gone(&self, waiting_for: &[u32]) -> Option<String> {
+        let seen = &mut *self.seen.borrow_mut();
+        for rank in waiting_for {
+            let index = *rank as usize;
+            let Some(process) = self.processes.get(index) else {
+                continue;
+            };
+            if seen.gone[index].is_none() {
+                let (peer, who) = {
+                    let channel = lock(&self.channel);
+                    (channel.peer(*rank).clone(), channel.who(*rank))
+                };
+                let how = match peer {
+                    Peer::Left => Some(format!("{who} has left (destroyed its communicator)")),
+                    Peer::Dead(text) => Some(text),
+                    Peer::Here if process.watchable => {
+                        let watch = seen.watches[index].get_or_insert_with(|| {
+                            ProcessWatch::open(process.pid, process.start_time)
+                        });
+                        let ended = match watch {
+                            Some(watch) => watch.ended(),
+                            None => start_time(process.pid) != Some(process.start_time),
+                        };
+                        ended.then(|| format!("{who} has died"))
+                    }
+                    Peer::Here => None,
+                };
+                seen.gone[index] = how.map(|how| (Instant::now(), how));
+            }
+            if let Some((since, how)) = &seen.gone[index]
+                && since.elapsed() > LAST_LOOK
+            {
+                return Some(how.clone());
+            }
+        }
+        None
+    }
+}
+
+struct Times {
+    started: Option<Instant>,
+    channel: Option<Instant>,
+    processes: Option<Instant>,
+    news: Duration,
+}
+
+/// See [`Liveness::of`].
+pub(crate) struct OperationWait<'a> {
+    liveness: &'a Liveness,
+    what: &'a dyn Fn() -> String,
+    times: RefCell<Times>,
+}
+
+fn due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
+    let due = last.is_some_and(|last| now.duration_since(last) >= every);
+    if due || last.is_none() {
+        *last = Some(now);
+    }
+    due
+}
+
+impl WaitPolicy for OperationWait<'_> {
+    fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
+        let liveness = self.liveness;
+        let what = self.what;
+        if liveness.abort.is_set() {
+            return Err(Error::new(Code::Aborted, format!("{} was aborted", what())));
+        }
+        let now = Instant::now();
+        let mut times = self.times.borrow_mut();
+        let started = *times.started.get_or_insert(now);
+        if due(&mut times.channel, now, CHANNEL_EVERY) {
+            liveness.look_at_channel()?;
+        }
+        if due(&mut times.processes, now, PROCESSES_EVERY)
+            && let Some(how) = liveness.gone(&waiting_for())
+        {
+            return Err(Error::new(
+                Code::RemoteError,
+                format!("{how} during {}", what()),
+            ));
+        }
+        let waited = now.duration_since(started);
+        if liveness.limit.is_some_and(|limit| waited >= limit) {
+            return Err(Error::new(
+                Code::Timeout,
+                format!(
+                    "timed out after {:.3} s in {}; missing: rank {} (the limit is \
+                     FLAGOSCOMM_COLLECTIVE_TIMEOUT seconds)",
+                    waited.as_secs_f64(),
+                    what(),
+                    ranks_text(waiting_for())
+                ),
+            ));
+        }
+        if waited >= times.news {
+            times.news = waited + NEWS_EVERY;
+            log::warn!(
+                "{} has waited {:.0} s for rank {}",
+                what(),
+                waited.as_secs_f64(),
+                ranks_text(waiting_for())
+            );
+        }
+        Ok(())
+    }
+}

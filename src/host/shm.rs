@@ -1,0 +1,170 @@
+//! The engine for ranks of one host: collectives and messages through one shared segment.
+//!
+//! Ranks may be processes that map the segment each for itself, or threads of one process. Results
+//! are the same bit by bit on all ranks: contributions are always combined in the order of the ranks.
+//! Every collective is checked against those of the other ranks before data moves.
+//!
+//! What the ranks tell each other:
+//!
+//! * `layout`: where the words and areas lie,
+//! * `check`: validation of arguments, fingerprints of calls,
+//! * `collectives`, `p2p`: the protocols,
+//! * `wait`: waiting, failures and aborts.
+//!
+//! After [`Code::InvalidUsage`](crate::Code::InvalidUsage) because ranks disagreed, the engine goes
+//! on: no data has moved, and all ranks count the call as done. After any error of a wait (abort,
+//! deadline, dead peer) it does not: the error is published, and every later call on every rank fails.
+
+mod check;
+mod collectives;
+mod layout;
+mod p2p;
+mod wait;
+
+#[cfg(test)]
+mod tests;
+
+use crate::error::{Error, Result};
+use crate::host::op::{HostOp, WaitPolicy};
+use crate::sys::cpu::{self, CPU_WORDS};
+use crate::sys::memory::Segment;
+use crate::types::OpKind;
+use layout::{MAX_LOCAL_RANKS, Map};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// One rank's end of a shared segment.
+#[derive(Debug)]
+pub(crate) struct ShmEngine {
+    map: Map,
+    rank: usize,
+    ranks: usize,
+    /// Whether waits spin: every rank can have a core of its own. Known after the first collective.
+    spins: AtomicBool,
+    /// Processors' worth of time that a control group leaves this rank, if that is a limit.
+    quota: Option<usize>,
+    /// Collectives that this rank has begun.
+    sequence: AtomicU64,
+    /// Piece steps of all collectives so far, the same on all ranks.
+    step: AtomicU64,
+    /// Messages that this rank has sent, by receiver.
+    messages: Box<[AtomicU64]>,
+    /// The last message that this rank has refused, by sender.
+    dropped: Box<[AtomicU64]>,
+    /// [`ShmEngine::abort`] was called here.
+    aborted: AtomicBool,
+}
+
+impl ShmEngine {
+    /// Bytes of the segment that so many ranks share.
+    pub(crate) fn segment_bytes(ranks: u32) -> Result<usize> {
+        check_ranks(ranks)?;
+        Ok(layout::segment_bytes(ranks as usize))
+    }
+
+    /// One rank's engine over a segment of [`ShmEngine::segment_bytes`] that was all zeros before
+    /// the first rank attached. A segment serves one communicator: no rank may attach twice.
+    pub(crate) fn attach(segment: Arc<Segment>, rank: u32, ranks: u32) -> Result<ShmEngine> {
+        check_ranks(ranks)?;
+        if rank >= ranks {
+            return Err(Error::invalid_argument(format!(
+                "rank {rank} of {ranks} ranks"
+            )));
+        }
+        let ranks = ranks as usize;
+        let zeros = || (0..ranks).map(|_| AtomicU64::new(0)).collect();
+        let map = Map::new(segment, ranks)?;
+        let cpus = cpu::allowed();
+        for (word, bits) in cpus.into_iter().enumerate() {
+            map.cpus(rank as usize, word).store(bits, Relaxed);
+        }
+        Ok(ShmEngine {
+            map,
+            rank: rank as usize,
+            ranks,
+            spins: AtomicBool::new(false),
+            quota: cpu::quota(&cpus),
+            sequence: AtomicU64::new(0),
+            step: AtomicU64::new(0),
+            messages: zeros(),
+            dropped: zeros(),
+            aborted: AtomicBool::new(false),
+        })
+    }
+
+    /// Decides whether waits spin, once all ranks have said where they may run: they may be bound to
+    /// a core each, or all to the same one.
+    fn choose_wait(&self) {
+        let cpus: [u64; CPU_WORDS] = std::array::from_fn(|word| {
+            (0..self.ranks).fold(0, |all, rank| all | self.map.cpus(rank, word).load(Relaxed))
+        });
+        let enough = cpu::count(&cpus) >= self.ranks && self.quota.is_none_or(|n| n >= self.ranks);
+        self.spins.store(enough, Relaxed);
+    }
+
+    /// Runs one operation to its end. One call at a time; [`ShmEngine::abort`] and
+    /// [`ShmEngine::poison`] may come from any thread meanwhile.
+    ///
+    /// # Safety
+    /// The buffers are readable and writable as far as the operation's kind, count and data type
+    /// say, are not touched by others meanwhile, and overlap only where the kind allows in place.
+    /// No other `run` or `run_group` of this engine is going on.
+    pub(crate) unsafe fn run(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+        self.check_failure()?;
+        self.validate(op)?;
+        // SAFETY: handed down from the caller.
+        unsafe {
+            match op.kind {
+                OpKind::Send | OpKind::Recv => self.lone_transfer(op, wait),
+                _ => self.collective(op, wait),
+            }
+        }
+    }
+
+    /// Runs the operations of one group: the collectives in their order, then all sends and
+    /// receives together. A disagreement in one operation does not stop the others; the first error
+    /// is returned. Wrong arguments of any are found before the first begins.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::run`], for every operation; no buffer that one operation writes is used by
+    /// another.
+    pub(crate) unsafe fn run_group(&self, ops: &[HostOp], wait: &dyn WaitPolicy) -> Result<()> {
+        self.check_failure()?;
+        for op in ops {
+            self.validate(op)?;
+        }
+        self.pair_own(ops)?;
+        let mut result = Ok(());
+        let mut transfers = Vec::new();
+        for op in ops {
+            if check::point_to_point(op.kind) {
+                transfers.push(op);
+                continue;
+            }
+            // SAFETY: handed down from the caller.
+            result = result.and(unsafe { self.collective(op, wait) });
+            // Disagreements do not end the engine, everything else does.
+            self.check_failure()?;
+        }
+        if !transfers.is_empty() {
+            // SAFETY: handed down from the caller.
+            result = result.and(unsafe { self.grouped_transfers(&transfers, wait) });
+        }
+        result
+    }
+}
+
+fn check_ranks(ranks: u32) -> Result<()> {
+    if ranks == 0 {
+        return Err(Error::invalid_argument(
+            "a communicator has at least one rank",
+        ));
+    }
+    if ranks as usize > MAX_LOCAL_RANKS {
+        return Err(Error::not_supported(format!(
+            "{ranks} ranks on one host, but the shared-memory engine serves at most {MAX_LOCAL_RANKS}"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! Validation of one rank's arguments, and the comparison of calls between ranks.
+
+use super::ShmEngine;
+use crate::error::{Error, Result};
+use crate::host::op::HostOp;
+use crate::types::{DataType, OpKind, RedOp, Reduction};
+
+/// Everything about a collective that must be the same on all ranks, in one word, so that it travels
+/// in the header's cache line.
+///
+/// From the top: 4 bits kind, 4 bits data type, 3 bits reduction, 9 bits root, 44 bits count. Every
+/// field is kept in full: two calls have the same fingerprint only if they agree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Fingerprint(pub u64);
+
+const COUNT_BITS: u32 = 44;
+const ROOT_BITS: u32 = 9;
+const MAX_COUNT: u64 = (1 << COUNT_BITS) - 1;
+
+/// The number of a reduction inside a fingerprint.
+const PRE_MUL_SUM: u64 = 5;
+
+const _: () = assert!(super::layout::MAX_LOCAL_RANKS <= 1 << ROOT_BITS);
+const _: () = assert!((DataType::ALL.len()) <= 16 && (OpKind::Barrier as u8) < 16);
+
+impl Fingerprint {
+    /// The fingerprint of an operation that passed validation.
+    #[inline]
+    pub(super) fn of(op: &HostOp) -> Fingerprint {
+        let reduction = match op.reduction {
+            _ if !reduces(op.kind) => 0,
+            Reduction::Builtin(op) => op as u64,
+            Reduction::PreMulSum(_) => PRE_MUL_SUM,
+        };
+        let root = if rooted(op.kind) {
+            u64::from(op.root)
+        } else {
+            0
+        };
+        let (dtype, count) = match op.kind {
+            OpKind::Barrier => (0, 0),
+            // Counts of an AlltoAllv differ by design; they are compared pairwise.
+            OpKind::AllToAllv => (op.dtype as u64, 0),
+            _ => (op.dtype as u64, op.count as u64),
+        };
+        let top = (((op.kind as u64) << 4 | dtype) << 3 | reduction) << ROOT_BITS | root;
+        Fingerprint(top << COUNT_BITS | count)
+    }
+
+    /// The call as error texts show it.
+    pub(super) fn describe(self) -> String {
+        let field = |shift: u32, bits: u32| (self.0 >> shift) & ((1 << bits) - 1);
+        let count = field(0, COUNT_BITS);
+        let root = field(COUNT_BITS, ROOT_BITS);
+        let reduction = field(COUNT_BITS + ROOT_BITS, 3);
+        let dtype = field(COUNT_BITS + ROOT_BITS + 3, 4);
+        let kind = field(COUNT_BITS + ROOT_BITS + 7, 4);
+        let Some(kind) = OpKind::from_raw(kind as u8) else {
+            return format!("an unknown call ({:#x})", self.0);
+        };
+        let mut fields = Vec::new();
+        if !matches!(kind, OpKind::Barrier | OpKind::AllToAllv) {
+            fields.push(format!("count {count}"));
+        }
+        if kind != OpKind::Barrier {
+            fields.push(
+                DataType::from_raw(dtype as i32)
+                    .map_or("?", DataType::name)
+                    .to_owned(),
+            );
+        }
+        if reduces(kind) {
+            let name = RedOp::from_raw(reduction as i32).map_or("premulsum", RedOp::name);
+            fields.push(name.to_owned());
+        }
+        if rooted(kind) {
+            fields.push(format!("root {root}"));
+        }
+        format!("{}({})", kind.name(), fields.join(", "))
+    }
+}
+
+/// Whether the kind reduces.
+#[inline]
+pub(super) fn reduces(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter
+    )
+}
+
+/// Whether the kind has a root.
+#[inline]
+fn rooted(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Broadcast | OpKind::Reduce | OpKind::Gather | OpKind::Scatter
+    )
+}
+
+/// Whether the kind is point-to-point.
+#[inline]
+pub(super) fn point_to_point(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Send | OpKind::Recv)
+}
+
+impl ShmEngine {
+    /// Refuses what this rank alone can see to be wrong. Nothing was published yet: peers do not
+    /// learn of it, and the engine stays as it was.
+    #[inline]
+    pub(super) fn validate(&self, op: &HostOp) -> Result<()> {
+        let kind = op.kind;
+        if kind == OpKind::Barrier {
+            return Ok(());
+        }
+        if (rooted(kind) || point_to_point(kind)) && op.root as usize >= self.ranks {
+            return Err(self.bad_peer(op));
+        }
+        if reduces(kind) && op.dtype.is_float8() {
+            return Err(Error::not_supported(format!(
+                "{}: the host tier moves {} but does not reduce it",
+                kind.name(),
+                op.dtype.name()
+            )));
+        }
+        if kind == OpKind::AllToAllv {
+            return self.validate_vector(op);
+        }
+        let bytes = (op.count as u64 <= MAX_COUNT)
+            .then(|| {
+                op.count
+                    .checked_mul(op.dtype.size())?
+                    .checked_mul(self.ranks)
+            })
+            .flatten();
+        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(Error::invalid_argument(format!(
+                "{}: count {} of {} on {} ranks is more than memory can hold",
+                kind.name(),
+                op.count,
+                op.dtype.name(),
+                self.ranks
+            )));
+        }
+        if op.count == 0 {
+            return Ok(());
+        }
+        let at_root = op.root as usize == self.rank;
+        let (sends, receives) = match kind {
+            OpKind::Broadcast | OpKind::Scatter => (at_root, true),
+            OpKind::Reduce | OpKind::Gather => (true, at_root),
+            OpKind::Send => (true, false),
+            OpKind::Recv => (false, true),
+            _ => (true, true),
+        };
+        if sends && op.send.is_null() {
+            return Err(null(kind, "send", op.count));
+        }
+        if receives && op.recv.is_null() {
+            return Err(null(kind, "receive", op.count));
+        }
+        Ok(())
+    }
+
+    fn validate_vector(&self, op: &HostOp) -> Result<()> {
+        let Some(vector) = &op.vector else {
+            return Err(Error::invalid_argument(
+                "AlltoAllv: no counts and displacements",
+            ));
+        };
+        let lists = [
+            (
+                "send",
+                &vector.send_counts,
+                &vector.send_displs,
+                op.send.is_null(),
+            ),
+            (
+                "receive",
+                &vector.recv_counts,
+                &vector.recv_displs,
+                op.recv.is_null(),
+            ),
+        ];
+        for (name, counts, displs, is_null) in lists {
+            if counts.len() != self.ranks || displs.len() != self.ranks {
+                return Err(Error::invalid_argument(format!(
+                    "AlltoAllv: {} {name} counts and {} displacements for {} ranks",
+                    counts.len(),
+                    displs.len(),
+                    self.ranks
+                )));
+            }
+            for (peer, (&count, &displ)) in counts.iter().zip(displs).enumerate() {
+                if count == 0 {
+                    continue;
+                }
+                let end = displ
+                    .checked_add(count)
+                    .and_then(|end| end.checked_mul(op.dtype.size()));
+                if end.is_none_or(|end| end > isize::MAX as usize) {
+                    return Err(Error::invalid_argument(format!(
+                        "AlltoAllv: {name} count {count} at displacement {displ} for rank {peer} is \
+                         more than memory can hold"
+                    )));
+                }
+                if is_null {
+                    return Err(null(op.kind, name, count));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn bad_peer(&self, op: &HostOp) -> Error {
+        let role = if point_to_point(op.kind) {
+            "peer"
+        } else {
+            "root"
+        };
+        Error::invalid_argument(format!(
+            "{}: {role} {} but communicator has {} ranks (ranks are communicator-local)",
+            op.kind.name(),
+            op.root,
+            self.ranks
+        ))
+    }
+}
+
+#[cold]
+fn null(kind: OpKind, which: &str, count: usize) -> Error {
+    Error::invalid_argument(format!(
+        "{}: the {which} buffer is NULL but the count is {count}",
+        kind.name()
+    ))
+}
+
+/// The error of all ranks when two of them called different things.
+#[cold]
+pub(super) fn mismatch(
+    sequence: u64,
+    (rank, call): (usize, Fingerprint),
+    (other, other_call): (usize, Fingerprint),
+) -> Error {
+    Error::invalid_usage(format!(
+        "ranks disagree in collective number {sequence} of this communicator: rank {rank} called {} \
+         but rank {other} called {}; no data was moved",
+        call.describe(),
+        other_call.describe()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(kind: OpKind) -> HostOp {
+        HostOp {
+            kind,
+            send: std::ptr::null(),
+            recv: std::ptr::null_mut(),
+            count: 100,
+            dtype: DataType::Float32,
+            reduction: Reduction::Builtin(RedOp::Max),
+            root: 3,
+            vector: None,
+        }
+    }
+
+    #[test]
+    fn fingerprints_tell_every_field() {
+        let text = |op: &HostOp| Fingerprint::of(op).describe();
+        assert_eq!(
+            text(&op(OpKind::AllReduce)),
+            "AllReduce(count 100, float32, max)"
+        );
+        assert_eq!(
+            text(&op(OpKind::Reduce)),
+            "Reduce(count 100, float32, max, root 3)"
+        );
+        assert_eq!(
+            text(&op(OpKind::Broadcast)),
+            "Broadcast(count 100, float32, root 3)"
+        );
+        assert_eq!(text(&op(OpKind::AllToAllv)), "AlltoAllv(float32)");
+        assert_eq!(text(&op(OpKind::Barrier)), "Barrier()");
+        let mut largest = op(OpKind::Reduce);
+        largest.count = MAX_COUNT as usize;
+        largest.dtype = DataType::Float8e5m2;
+        largest.root = 511;
+        largest.reduction = Reduction::PreMulSum([0; 8]);
+        let expected = format!("Reduce(count {MAX_COUNT}, float8e5m2, premulsum, root 511)");
+        assert_eq!(text(&largest), expected);
+    }
+}

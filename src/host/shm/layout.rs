@@ -1,0 +1,403 @@
+//! What lies where in the shared segment.
+//!
+//! All ranks compute the same offsets from the number of ranks alone. The segment starts as zeros,
+//! which is the valid initial state of every word in it. Words that one rank writes and others poll
+//! have 128 bytes to themselves, as adjacent cache lines are fetched in pairs.
+
+use crate::error::{Error, Result};
+use crate::sys::cpu::CPU_WORDS;
+use crate::sys::memory::Segment;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// The largest number of ranks that share one segment.
+pub(super) const MAX_LOCAL_RANKS: usize = 128;
+
+/// Payload bytes that fit into a call's header line.
+pub(super) const LINE_PAYLOAD: usize = 48;
+
+/// Payload bytes of a slot, from which small collectives are done in one exchange.
+pub(super) const SLOT: usize = 16 << 10;
+
+/// Pieces of a point-to-point message that can be under way on one channel.
+pub(super) const CHANNEL_DEPTH: u64 = 2;
+
+/// Longest text of a published failure.
+pub(super) const FAILURE_TEXT: usize = 2048;
+
+const PAGE: usize = 4096;
+const PAIR: usize = 128;
+/// Bytes in front of the payload of a channel's slot.
+const PIECE_HEADER: usize = 64;
+
+const fn round_up(value: usize, to: usize) -> usize {
+    value.div_ceil(to) * to
+}
+
+const fn clamp(value: usize, low: usize, high: usize) -> usize {
+    if value < low {
+        low
+    } else if value > high {
+        high
+    } else {
+        value
+    }
+}
+
+/// Offsets of the areas, each the start of an array that the accessors of [`Map`] index.
+#[derive(Clone, Copy, Debug)]
+struct Offsets {
+    failure: usize,
+    sleepers: usize,
+    bells: usize,
+    cpus: usize,
+    headers: usize,
+    scales: usize,
+    posted: usize,
+    consumed: usize,
+    channels: usize,
+    rows: usize,
+    slots: usize,
+    inbound: usize,
+    outbound: usize,
+    pieces: usize,
+    end: usize,
+    /// Bytes of one rank's inbound area of one parity.
+    inbound_bytes: usize,
+    /// Bytes of one rank's outbound area of one parity.
+    outbound_bytes: usize,
+    /// Payload bytes of one slot of a channel.
+    piece_bytes: usize,
+}
+
+impl Offsets {
+    const fn new(ranks: usize) -> Offsets {
+        // The budgets: 32 + 8 MiB for pieces of collectives and 16 MiB for messages at most, which
+        // the floors exceed only beyond 64 ranks.
+        let inbound_bytes = clamp(round_up((16 << 20) / ranks, PAGE), 64 << 10, 1 << 20);
+        let outbound_bytes = inbound_bytes / 4;
+        let per_channel = (16 << 20) / (ranks * ranks * CHANNEL_DEPTH as usize) / 64 * 64;
+        let piece_bytes = clamp(per_channel, 1 << 10, (256 << 10) + PIECE_HEADER) - PIECE_HEADER;
+
+        let failure = 0;
+        let sleepers = PAGE;
+        let bells = sleepers + PAIR;
+        let cpus = bells + ranks * PAIR;
+        let headers = cpus + ranks * PAIR;
+        let scales = headers + ranks * 2 * PAIR;
+        let posted = scales + ranks * 2 * PAIR;
+        let consumed = posted + ranks * PAIR;
+        let channels = consumed + ranks * PAIR;
+        let rows = channels + ranks * ranks * 2 * PAIR;
+        let slots = round_up(rows + ranks * 2 * 2 * ranks * 8, PAGE);
+        let inbound = slots + ranks * 2 * SLOT;
+        let outbound = inbound + ranks * 2 * inbound_bytes;
+        let pieces = outbound + ranks * 2 * outbound_bytes;
+        let end = pieces + ranks * ranks * CHANNEL_DEPTH as usize * (PIECE_HEADER + piece_bytes);
+        Offsets {
+            failure,
+            sleepers,
+            bells,
+            cpus,
+            headers,
+            scales,
+            posted,
+            consumed,
+            channels,
+            rows,
+            slots,
+            inbound,
+            outbound,
+            pieces,
+            end: round_up(end, PAGE),
+            inbound_bytes,
+            outbound_bytes,
+            piece_bytes,
+        }
+    }
+}
+
+/// Bytes of a segment for so many ranks.
+pub(super) const fn segment_bytes(ranks: usize) -> usize {
+    Offsets::new(ranks).end
+}
+
+/// One word that a rank writes and others poll.
+#[derive(Clone, Copy)]
+pub(super) enum Counter {
+    /// Piece steps whose data this rank has put into its areas.
+    Posted,
+    /// Piece steps whose data this rank has taken from the others, and whose results lie in its
+    /// outbound area.
+    Consumed,
+}
+
+/// The shared words about a failure. `aborted` is a rank plus one.
+pub(super) struct FailureWords<'a> {
+    pub aborted: &'a AtomicU32,
+    pub state: &'a AtomicU32,
+    pub rank: &'a AtomicU32,
+    pub code: &'a AtomicU32,
+    pub len: &'a AtomicU32,
+    pub text: *mut u8,
+}
+
+/// The shared words of a channel from one rank to another.
+pub(super) struct ChannelWords<'a> {
+    /// Pieces that the sender has posted.
+    pub posted: &'a AtomicU64,
+    /// Pieces that the receiver has taken.
+    pub consumed: &'a AtomicU64,
+    /// Number of the last message that the receiver refused.
+    pub rejected: &'a AtomicU64,
+    /// What the receiver of the refused message expected.
+    pub rejected_count: &'a AtomicU64,
+    pub rejected_dtype: &'a AtomicU64,
+}
+
+/// One slot of a channel.
+pub(super) struct PieceWords<'a> {
+    /// Number of the message that the piece belongs to.
+    pub message: &'a AtomicU64,
+    /// Elements and data type of the whole message.
+    pub count: &'a AtomicU64,
+    pub dtype: &'a AtomicU64,
+    pub payload: *mut u8,
+}
+
+/// A mapped segment, seen as its words and areas.
+#[derive(Debug)]
+pub(super) struct Map {
+    segment: Arc<Segment>,
+    ranks: usize,
+    offsets: Offsets,
+}
+
+impl Map {
+    pub(super) fn new(segment: Arc<Segment>, ranks: usize) -> Result<Map> {
+        let offsets = Offsets::new(ranks);
+        if segment.len() != offsets.end {
+            return Err(Error::internal(format!(
+                "a shared segment of {} bytes instead of {} for {ranks} ranks",
+                segment.len(),
+                offsets.end
+            )));
+        }
+        Ok(Map {
+            segment,
+            ranks,
+            offsets,
+        })
+    }
+
+    /// Bytes of one rank's inbound area of one parity.
+    #[inline]
+    pub(super) fn inbound_bytes(&self) -> usize {
+        self.offsets.inbound_bytes
+    }
+
+    /// Bytes of one rank's outbound area of one parity.
+    #[inline]
+    pub(super) fn outbound_bytes(&self) -> usize {
+        self.offsets.outbound_bytes
+    }
+
+    /// Payload bytes of one slot of a channel.
+    #[inline]
+    pub(super) fn piece_bytes(&self) -> usize {
+        self.offsets.piece_bytes
+    }
+
+    #[inline(always)]
+    fn at(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset < self.offsets.end);
+        // SAFETY: every caller adds to the start of an area less than the area's size, so the
+        // offset is below `end`, which `new` compared with the length of the mapping.
+        unsafe { self.segment.base().add(offset) }
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.offsets.end);
+        // SAFETY: inside the mapping, which `self.segment` keeps; aligned, as areas start at
+        // multiples of 128 and callers add multiples of 8; every rank touches these words only as
+        // atomics, and any bytes are a valid value.
+        unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }
+    }
+
+    #[inline(always)]
+    fn half_word(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset.is_multiple_of(4) && offset + 4 <= self.offsets.end);
+        // SAFETY: as in `word`, with multiples of 4.
+        unsafe { AtomicU32::from_ptr(self.at(offset).cast()) }
+    }
+
+    #[inline(always)]
+    pub(super) fn failure(&self) -> FailureWords<'_> {
+        let start = self.offsets.failure;
+        FailureWords {
+            aborted: self.half_word(start),
+            state: self.half_word(start + 4),
+            rank: self.half_word(start + 8),
+            code: self.half_word(start + 12),
+            len: self.half_word(start + 16),
+            text: self.at(start + PAIR),
+        }
+    }
+
+    /// How many ranks sleep or are about to.
+    #[inline(always)]
+    pub(super) fn sleepers(&self) -> &AtomicU32 {
+        self.half_word(self.offsets.sleepers)
+    }
+
+    /// The word on which a rank sleeps.
+    #[inline]
+    pub(super) fn bell(&self, rank: usize) -> &AtomicU32 {
+        self.half_word(self.offsets.bells + rank * PAIR)
+    }
+
+    /// Whether a rank sleeps or is about to.
+    #[inline]
+    pub(super) fn asleep(&self, rank: usize) -> &AtomicU32 {
+        self.half_word(self.offsets.bells + rank * PAIR + 4)
+    }
+
+    /// One word of the set of processors on which a rank may run.
+    pub(super) fn cpus(&self, rank: usize, word: usize) -> &AtomicU64 {
+        self.word(self.offsets.cpus + rank * PAIR + word * 8)
+    }
+
+    #[inline(always)]
+    fn header(&self, rank: usize, parity: usize) -> usize {
+        self.offsets.headers + (rank * 2 + parity) * PAIR
+    }
+
+    /// Number of the collective that a header announces.
+    #[inline(always)]
+    pub(super) fn header_sequence(&self, rank: usize, parity: usize) -> &AtomicU64 {
+        self.word(self.header(rank, parity))
+    }
+
+    /// What the announced collective is.
+    #[inline(always)]
+    pub(super) fn header_fingerprint(&self, rank: usize, parity: usize) -> &AtomicU64 {
+        self.word(self.header(rank, parity) + 8)
+    }
+
+    /// Where a rank's data of a small collective lies: in the header's own cache line if it fits.
+    #[inline(always)]
+    pub(super) fn stage(&self, rank: usize, parity: usize, bytes: usize) -> *mut u8 {
+        debug_assert!(bytes <= SLOT);
+        if bytes <= LINE_PAYLOAD {
+            self.at(self.header(rank, parity) + 16)
+        } else {
+            self.slot(rank, parity)
+        }
+    }
+
+    /// A rank's slot.
+    #[inline(always)]
+    pub(super) fn slot(&self, rank: usize, parity: usize) -> *mut u8 {
+        self.at(self.offsets.slots + (rank * 2 + parity) * SLOT)
+    }
+
+    /// A rank's scalar of PreMulSum.
+    #[inline]
+    pub(super) fn scale(&self, rank: usize, parity: usize) -> &AtomicU64 {
+        self.word(self.offsets.scales + (rank * 2 + parity) * PAIR)
+    }
+
+    /// One entry of a rank's counts of an AlltoAllv: what it sends to `peer`, or what it expects.
+    #[inline]
+    pub(super) fn row(
+        &self,
+        rank: usize,
+        parity: usize,
+        receiving: bool,
+        peer: usize,
+    ) -> &AtomicU64 {
+        let row = (rank * 2 + parity) * 2 + usize::from(receiving);
+        self.word(self.offsets.rows + (row * self.ranks + peer) * 8)
+    }
+
+    /// A rank's progress through piece steps.
+    #[inline(always)]
+    pub(super) fn counter(&self, counter: Counter, rank: usize) -> &AtomicU64 {
+        let start = match counter {
+            Counter::Posted => self.offsets.posted,
+            Counter::Consumed => self.offsets.consumed,
+        };
+        self.word(start + rank * PAIR)
+    }
+
+    /// Where a rank puts pieces for others to take or reduce.
+    #[inline]
+    pub(super) fn inbound(&self, rank: usize, parity: usize) -> *mut u8 {
+        self.at(self.offsets.inbound + (rank * 2 + parity) * self.offsets.inbound_bytes)
+    }
+
+    /// Where a rank puts reduced pieces for others to take.
+    #[inline]
+    pub(super) fn outbound(&self, rank: usize, parity: usize) -> *mut u8 {
+        self.at(self.offsets.outbound + (rank * 2 + parity) * self.offsets.outbound_bytes)
+    }
+
+    /// The channel from one rank to another.
+    #[inline]
+    pub(super) fn channel(&self, from: usize, to: usize) -> ChannelWords<'_> {
+        let start = self.offsets.channels + (from * self.ranks + to) * 2 * PAIR;
+        ChannelWords {
+            posted: self.word(start),
+            consumed: self.word(start + PAIR),
+            rejected: self.word(start + PAIR + 8),
+            rejected_count: self.word(start + PAIR + 16),
+            rejected_dtype: self.word(start + PAIR + 24),
+        }
+    }
+
+    /// The slot of a channel in which its `piece`-th piece lies.
+    #[inline]
+    pub(super) fn piece(&self, from: usize, to: usize, piece: u64) -> PieceWords<'_> {
+        let slot =
+            (from * self.ranks + to) * CHANNEL_DEPTH as usize + (piece % CHANNEL_DEPTH) as usize;
+        let start = self.offsets.pieces + slot * (PIECE_HEADER + self.offsets.piece_bytes);
+        PieceWords {
+            message: self.word(start),
+            count: self.word(start + 8),
+            dtype: self.word(start + 16),
+            payload: self.at(start + PIECE_HEADER),
+        }
+    }
+}
+
+const _: () = assert!(PAIR + FAILURE_TEXT <= PAGE && CPU_WORDS * 8 <= PAIR);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_stay_within_their_budget() {
+        assert!(segment_bytes(2) <= 40 << 20);
+        for ranks in 1..=64 {
+            let offsets = Offsets::new(ranks);
+            assert!(
+                offsets.end <= 64 << 20,
+                "{ranks} ranks: {} bytes",
+                offsets.end
+            );
+            assert!(offsets.inbound_bytes / ranks >= 64);
+            for area in [
+                offsets.headers,
+                offsets.channels,
+                offsets.slots,
+                offsets.inbound,
+            ] {
+                assert_eq!(area % PAIR, 0);
+            }
+            assert_eq!(offsets.piece_bytes % 64, 0);
+        }
+        assert!(segment_bytes(MAX_LOCAL_RANKS) <= 128 << 20);
+    }
+}

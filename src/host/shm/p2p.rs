@@ -1,0 +1,371 @@
+//! Sends and receives.
+//!
+//! Every ordered pair of ranks has a channel: a ring of a few slots, through which messages pass in
+//! pieces. The first piece tells the message's count and data type; the receiver compares them with
+//! its own and takes the message, or refuses it, and then drops what is left of it. A send is
+//! complete when its last piece was taken, so that both sides learn of a mismatch.
+//!
+//! One exception keeps ranks from blocking each other: a send outside a group whose message lies in
+//! the channel completely is done as soon as some peer has a message for this rank that it has not
+//! received, as that peer may be waiting for it. Such a send can't learn of a mismatch; the
+//! receiver's error names it.
+
+use super::ShmEngine;
+use super::layout::CHANNEL_DEPTH;
+use super::wait::Waiter;
+use crate::error::{Error, Result};
+use crate::host::kernels::copy;
+use crate::host::op::{HostOp, WaitPolicy};
+use crate::types::{DataType, OpKind};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// One send or receive with another rank that is under way.
+pub(super) struct Transfer {
+    sends: bool,
+    peer: usize,
+    buffer: *mut u8,
+    count: usize,
+    dtype: DataType,
+    bytes: usize,
+    /// Bytes that passed through the channel on this side.
+    done: usize,
+    /// The number of the message, once its first piece was posted or taken.
+    message: Option<u64>,
+    /// The channel's count of pieces at which a send is complete, once all are posted.
+    last: Option<u64>,
+}
+
+/// What came of one look at a transfer.
+enum Outcome {
+    Idle,
+    Progress,
+    Complete,
+    Failed(Error),
+}
+
+impl Transfer {
+    fn new(op: &HostOp) -> Transfer {
+        let sends = op.kind == OpKind::Send;
+        Transfer {
+            sends,
+            peer: op.root as usize,
+            buffer: if sends { op.send.cast_mut() } else { op.recv },
+            count: op.count,
+            dtype: op.dtype,
+            bytes: op.count * op.dtype.size(),
+            done: 0,
+            message: None,
+            last: None,
+        }
+    }
+}
+
+/// The error of both sides of a message whose sender and receiver disagree.
+#[cold]
+fn mismatch(
+    (sender, sent, sent_dtype): (usize, u64, &str),
+    (receiver, expected, expected_dtype): (usize, u64, &str),
+) -> Error {
+    Error::invalid_usage(format!(
+        "ranks disagree: rank {sender} called Send(count {sent}, {sent_dtype}) to rank {receiver} but \
+         rank {receiver} called Recv(count {expected}, {expected_dtype}) from rank {sender}; the \
+         message was dropped"
+    ))
+}
+
+fn dtype_name(raw: u64) -> &'static str {
+    i32::try_from(raw)
+        .ok()
+        .and_then(DataType::from_raw)
+        .map_or("an unknown type", DataType::name)
+}
+
+impl ShmEngine {
+    /// A send or receive outside a group.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::run`].
+    pub(super) unsafe fn lone_transfer(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+        if op.root as usize == self.rank {
+            let other = if op.kind == OpKind::Send {
+                "Recv"
+            } else {
+                "Send"
+            };
+            return Err(Error::invalid_usage(format!(
+                "{kind}: rank {rank} called {kind} with itself as peer outside a group, where the \
+                 matching {other} can't be called any more; put both into one group",
+                kind = op.kind.name(),
+                rank = self.rank
+            )));
+        }
+        let mut transfers = [Transfer::new(op)];
+        // SAFETY: handed down from the caller.
+        unsafe { self.transfer_all(&mut transfers, true, wait) }
+    }
+
+    /// The sends and receives of a group, all together.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::run`].
+    pub(super) unsafe fn grouped_transfers(
+        &self,
+        ops: &[&HostOp],
+        wait: &dyn WaitPolicy,
+    ) -> Result<()> {
+        let (own, others): (Vec<&HostOp>, Vec<&HostOp>) =
+            ops.iter().partition(|op| op.root as usize == self.rank);
+        // SAFETY: handed down from the caller.
+        let own = unsafe { self.own_transfers(&own) };
+        let mut transfers: Vec<Transfer> = others.into_iter().map(Transfer::new).collect();
+        // SAFETY: handed down from the caller.
+        let others = unsafe { self.transfer_all(&mut transfers, false, wait) };
+        own.and(others)
+    }
+
+    /// Refuses a group in which sends to this rank itself and receives from it do not pair up.
+    pub(super) fn pair_own(&self, ops: &[HostOp]) -> Result<()> {
+        let count = |kind| {
+            let own = |op: &&HostOp| op.kind == kind && op.root as usize == self.rank;
+            ops.iter().filter(own).count()
+        };
+        let (sends, receives) = (count(OpKind::Send), count(OpKind::Recv));
+        if sends == receives {
+            return Ok(());
+        }
+        Err(Error::invalid_usage(format!(
+            "rank {} called Send to itself {sends} times but Recv from itself {receives} times in one \
+             group",
+            self.rank
+        )))
+    }
+
+    /// Sends of this rank to itself, matched with its receives in order.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::run`].
+    unsafe fn own_transfers(&self, ops: &[&HostOp]) -> Result<()> {
+        let of = |kind| ops.iter().filter(move |op| op.kind == kind);
+        let mut result = Ok(());
+        for (send, recv) in of(OpKind::Send).zip(of(OpKind::Recv)) {
+            if (send.count, send.dtype) != (recv.count, recv.dtype) {
+                let error = mismatch(
+                    (self.rank, send.count as u64, send.dtype.name()),
+                    (self.rank, recv.count as u64, recv.dtype.name()),
+                );
+                result = result.and(Err(error));
+            } else if send.count > 0 {
+                // SAFETY: the caller promised `count` elements at both; `copy` allows overlap.
+                unsafe { std::ptr::copy(send.send, recv.recv, send.count * send.dtype.size()) };
+            }
+        }
+        result
+    }
+
+    /// Moves all transfers until each is complete or refused. Those with the same peer and direction
+    /// go in the order in which they stand.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::run`].
+    unsafe fn transfer_all(
+        &self,
+        transfers: &mut [Transfer],
+        lone: bool,
+        wait: &dyn WaitPolicy,
+    ) -> Result<()> {
+        let mut result = Ok(());
+        let mut live: Vec<usize> = (0..transfers.len()).collect();
+        let mut busy = vec![[false; 2]; self.ranks];
+        let mut waiter = Waiter::new(self, wait);
+        while !live.is_empty() {
+            let mut moved = false;
+            busy.fill([false; 2]);
+            live.retain(|&index| {
+                let transfer = &mut transfers[index];
+                let busy = &mut busy[transfer.peer][usize::from(transfer.sends)];
+                if *busy {
+                    return true;
+                }
+                // SAFETY: handed down from the caller.
+                let outcome = unsafe {
+                    if transfer.sends {
+                        self.push(transfer, lone)
+                    } else {
+                        self.pull(transfer)
+                    }
+                };
+                moved |= !matches!(outcome, Outcome::Idle);
+                match outcome {
+                    Outcome::Idle | Outcome::Progress => {
+                        *busy = true;
+                        true
+                    }
+                    Outcome::Complete => false,
+                    Outcome::Failed(error) => {
+                        if result.is_ok() {
+                            result = Err(error);
+                        }
+                        false
+                    }
+                }
+            });
+            if moved {
+                self.ring();
+                waiter.progressed();
+            } else {
+                let peers = || {
+                    live.iter()
+                        .map(|&index| transfers[index].peer as u32)
+                        .collect()
+                };
+                let ready = || live.iter().any(|&index| self.can_move(&transfers[index]));
+                waiter.pause(&ready, &|| {
+                    let mut peers: Vec<u32> = peers();
+                    peers.sort_unstable();
+                    peers.dedup();
+                    peers
+                })?;
+            }
+        }
+        result
+    }
+
+    /// Whether a look at the transfer may find something to do: a hint for spinning.
+    fn can_move(&self, transfer: &Transfer) -> bool {
+        if !transfer.sends {
+            let channel = self.map.channel(transfer.peer, self.rank);
+            return channel.posted.load(Acquire) != channel.consumed.load(Relaxed);
+        }
+        let channel = self.map.channel(self.rank, transfer.peer);
+        let consumed = channel.consumed.load(Acquire);
+        let room = channel.posted.load(Relaxed) - consumed < CHANNEL_DEPTH;
+        transfer.last.map_or(room, |last| consumed >= last)
+            || transfer.message == Some(channel.rejected.load(Acquire))
+    }
+
+    /// Posts what there is room for.
+    ///
+    /// # Safety
+    /// The buffer has `bytes` readable bytes.
+    unsafe fn push(&self, transfer: &mut Transfer, lone: bool) -> Outcome {
+        let channel = self.map.channel(self.rank, transfer.peer);
+        let mut moved = false;
+        // Loaded before `rejected`: a receiver refuses a message before it consumes any of it.
+        let consumed = channel.consumed.load(Acquire);
+        if let Some(message) = transfer.message
+            && channel.rejected.load(Acquire) == message
+        {
+            let expected = channel.rejected_count.load(Relaxed);
+            let expected_dtype = dtype_name(channel.rejected_dtype.load(Relaxed));
+            return Outcome::Failed(mismatch(
+                (self.rank, transfer.count as u64, transfer.dtype.name()),
+                (transfer.peer, expected, expected_dtype),
+            ));
+        }
+        let mut posted = channel.posted.load(Relaxed);
+        while transfer.last.is_none() && posted - consumed < CHANNEL_DEPTH {
+            let message = *transfer.message.get_or_insert_with(|| {
+                // Only this rank sends on this channel, one call at a time.
+                let message = self.messages[transfer.peer].load(Relaxed) + 1;
+                self.messages[transfer.peer].store(message, Relaxed);
+                message
+            });
+            let piece = self.map.piece(self.rank, transfer.peer, posted);
+            piece.message.store(message, Relaxed);
+            piece.count.store(transfer.count as u64, Relaxed);
+            piece.dtype.store(transfer.dtype as u64, Relaxed);
+            let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
+            // SAFETY: done + len <= bytes; the slot has room for a piece, and the receiver has
+            // consumed what was in it.
+            unsafe {
+                copy(
+                    piece.payload,
+                    transfer.buffer.wrapping_add(transfer.done),
+                    len,
+                    false,
+                )
+            };
+            transfer.done += len;
+            posted += 1;
+            channel.posted.store(posted, Release);
+            moved = true;
+            if transfer.done == transfer.bytes {
+                transfer.last = Some(posted);
+            }
+        }
+        match transfer.last {
+            Some(last) if consumed >= last => Outcome::Complete,
+            Some(_) if lone && !moved && self.has_unreceived() => Outcome::Complete,
+            _ if moved => Outcome::Progress,
+            _ => Outcome::Idle,
+        }
+    }
+
+    /// Whether a peer has posted a message that this rank has not taken.
+    fn has_unreceived(&self) -> bool {
+        (0..self.ranks)
+            .filter(|&peer| peer != self.rank)
+            .any(|peer| {
+                let channel = self.map.channel(peer, self.rank);
+                let (posted, consumed) =
+                    (channel.posted.load(Acquire), channel.consumed.load(Relaxed));
+                let dropped = self.dropped[peer].load(Relaxed);
+                (consumed..posted)
+                    .any(|at| self.map.piece(peer, self.rank, at).message.load(Relaxed) > dropped)
+            })
+    }
+
+    /// Takes what has arrived.
+    ///
+    /// # Safety
+    /// The buffer has `bytes` writable bytes.
+    unsafe fn pull(&self, transfer: &mut Transfer) -> Outcome {
+        let channel = self.map.channel(transfer.peer, self.rank);
+        let dropped = &self.dropped[transfer.peer];
+        let posted = channel.posted.load(Acquire);
+        let mut consumed = channel.consumed.load(Relaxed);
+        let mut moved = false;
+        while consumed < posted {
+            let piece = self.map.piece(transfer.peer, self.rank, consumed);
+            let message = piece.message.load(Relaxed);
+            moved = true;
+            // What is left of a message that was refused.
+            if message <= dropped.load(Relaxed) {
+                consumed += 1;
+                channel.consumed.store(consumed, Release);
+                continue;
+            }
+            if transfer.message.is_none() {
+                transfer.message = Some(message);
+                let (sent, sent_dtype) = (piece.count.load(Relaxed), piece.dtype.load(Relaxed));
+                if (sent, sent_dtype) != (transfer.count as u64, transfer.dtype as u64) {
+                    dropped.store(message, Relaxed);
+                    channel.rejected_count.store(transfer.count as u64, Relaxed);
+                    channel.rejected_dtype.store(transfer.dtype as u64, Relaxed);
+                    channel.rejected.store(message, Release);
+                    channel.consumed.store(consumed + 1, Release);
+                    return Outcome::Failed(mismatch(
+                        (transfer.peer, sent, dtype_name(sent_dtype)),
+                        (self.rank, transfer.count as u64, transfer.dtype.name()),
+                    ));
+                }
+            }
+            let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
+            let to = transfer.buffer.wrapping_add(transfer.done);
+            // SAFETY: done + len <= bytes; the sender has posted a piece of that many bytes, as it
+            // cuts a message of the same length in the same way, and leaves it until it is consumed.
+            unsafe { copy(to, piece.payload, len, false) };
+            transfer.done += len;
+            consumed += 1;
+            channel.consumed.store(consumed, Release);
+            if transfer.done == transfer.bytes {
+                return Outcome::Complete;
+            }
+        }
+        if moved {
+            Outcome::Progress
+        } else {
+            Outcome::Idle
+        }
+    }
+}

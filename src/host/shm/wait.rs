@@ -1,0 +1,258 @@
+//! Waiting for other ranks, and telling them that waiting is in vain.
+//!
+//! A wait spins for a moment if every rank can have a core of its own, else it yields at once; then
+//! it sleeps on the rank's bell for at most a millisecond at a time. Whoever publishes something rings the bells
+//! of sleepers, without a fence: a ring that gets lost in a store buffer costs one sleep.
+
+use super::ShmEngine;
+use super::layout::{FAILURE_TEXT, Map};
+use crate::error::{Code, Error, Result};
+use crate::host::op::WaitPolicy;
+use crate::sys::futex;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+/// How long a wait spins if there are cores enough.
+const SPIN: Duration = Duration::from_micros(200);
+/// How long a wait yields before it sleeps if there are not. With cores enough it never yields: that
+/// would hand the core to a stranger for a whole slice, while a sleeper is woken at once.
+const YIELD: Duration = Duration::from_millis(2);
+/// How long one sleep may last, and how often the policy is asked.
+const SLICE: Duration = Duration::from_millis(1);
+/// Looks at the awaited word between two looks at the clock.
+const SPINS_PER_LOOK: u32 = 64;
+
+/// Looks at the awaited word before the wait begins in earnest, if there are cores enough.
+const FIRST_LOOKS: u32 = 32;
+
+/// States of the published failure.
+const NONE: u32 = 0;
+const WRITING: u32 = 1;
+const SET: u32 = 2;
+
+/// One wait that is going on.
+pub(super) struct Waiter<'a> {
+    engine: &'a ShmEngine,
+    policy: &'a dyn WaitPolicy,
+    start: Option<Instant>,
+    checked: Option<Instant>,
+    /// The bell as it was before the caller last looked at its condition, once this rank counts as
+    /// a sleeper.
+    bell: Option<u32>,
+}
+
+impl<'a> Waiter<'a> {
+    pub(super) fn new(engine: &'a ShmEngine, policy: &'a dyn WaitPolicy) -> Waiter<'a> {
+        Waiter {
+            engine,
+            policy,
+            start: None,
+            checked: None,
+            bell: None,
+        }
+    }
+
+    /// There was progress: the next pause is the first of a new wait.
+    pub(super) fn progressed(&mut self) {
+        self.wake();
+        self.start = None;
+    }
+
+    /// Passes a little time; the caller looks at its condition between two pauses. An error ends
+    /// the wait for good: the engine is failed, and all ranks know.
+    pub(super) fn pause(
+        &mut self,
+        ready: &dyn Fn() -> bool,
+        waiting_for: &dyn Fn() -> Vec<u32>,
+    ) -> Result<()> {
+        let engine = self.engine;
+        engine.check_failure()?;
+        let now = Instant::now();
+        let start = *self.start.get_or_insert(now);
+        let checked = *self.checked.get_or_insert(now);
+        if now - checked >= SLICE {
+            self.checked = Some(now);
+            if let Err(error) = self.policy.check(waiting_for) {
+                engine.poison(&error);
+                return Err(error);
+            }
+        }
+        let waited = now - start;
+        let spins = engine.spins.load(Relaxed);
+        if spins && waited < SPIN {
+            for _ in 0..SPINS_PER_LOOK {
+                std::hint::spin_loop();
+                if ready() {
+                    return Ok(());
+                }
+            }
+        } else if !spins && waited < YIELD {
+            futex::yield_now();
+        } else {
+            let bell = engine.map.bell(engine.rank);
+            match self.bell {
+                // First only announce it, so that the condition is looked at once more.
+                None => {
+                    engine.map.sleepers().fetch_add(1, AcqRel);
+                    engine.map.asleep(engine.rank).store(1, Release);
+                }
+                Some(seen) => futex::wait(bell, seen, SLICE),
+            }
+            self.bell = Some(bell.load(Acquire));
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self) {
+        if self.bell.take().is_some() {
+            self.engine.map.asleep(self.engine.rank).store(0, Release);
+            self.engine.map.sleepers().fetch_sub(1, AcqRel);
+        }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.wake();
+    }
+}
+
+impl ShmEngine {
+    /// Returns once `ready`, or with the error that ended the wait.
+    #[inline]
+    pub(super) fn wait_until(
+        &self,
+        policy: &dyn WaitPolicy,
+        ready: impl Fn() -> bool,
+        waiting_for: impl Fn() -> Vec<u32>,
+    ) -> Result<()> {
+        // A peer that is about as far as this rank is there before a clock could be read.
+        let looks = if self.spins.load(Relaxed) {
+            FIRST_LOOKS
+        } else {
+            1
+        };
+        for _ in 0..looks {
+            if ready() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        self.wait_slowly(policy, &ready, &waiting_for)
+    }
+
+    #[cold]
+    fn wait_slowly(
+        &self,
+        policy: &dyn WaitPolicy,
+        ready: &dyn Fn() -> bool,
+        waiting_for: &dyn Fn() -> Vec<u32>,
+    ) -> Result<()> {
+        let mut waiter = Waiter::new(self, policy);
+        loop {
+            waiter.pause(ready, waiting_for)?;
+            if ready() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Wakes the ranks that sleep, after something was published.
+    #[inline]
+    pub(super) fn ring(&self) {
+        if self.map.sleepers().load(Relaxed) != 0 {
+            ring_sleepers(&self.map, self.ranks);
+        }
+    }
+
+    /// The failure that ended this engine, if there was one.
+    #[inline]
+    pub(crate) fn check_failure(&self) -> Result<()> {
+        let words = self.map.failure();
+        if words.aborted.load(Relaxed) == 0 && words.state.load(Relaxed) != SET {
+            return Ok(());
+        }
+        Err(self.failure())
+    }
+
+    #[cold]
+    fn failure(&self) -> Error {
+        let words = self.map.failure();
+        let aborted = words.aborted.load(Acquire);
+        if self.aborted.load(Acquire) {
+            return Error::new(Code::Aborted, "the communicator was aborted on this rank");
+        }
+        if words.state.load(Acquire) != SET {
+            let text = format!(
+                "rank {} aborted the communicator",
+                aborted.saturating_sub(1)
+            );
+            return Error::new(Code::RemoteError, text);
+        }
+        let len = (words.len.load(Relaxed) as usize).min(FAILURE_TEXT);
+        let mut text = vec![0u8; len];
+        // SAFETY: the text area has FAILURE_TEXT bytes, of which `len` are copied into a vector of
+        // that length; they were written before the state became SET and are never written again.
+        unsafe { std::ptr::copy_nonoverlapping(words.text, text.as_mut_ptr(), len) };
+        let text = String::from_utf8_lossy(&text);
+        let rank = words.rank.load(Relaxed);
+        if rank as usize == self.rank {
+            let code = Code::from_raw(words.code.load(Relaxed) as i32);
+            Error::new(code.unwrap_or(Code::InternalError), text)
+        } else {
+            Error::new(Code::RemoteError, format!("rank {rank} failed: {text}"))
+        }
+    }
+
+    /// Ends every wait of every rank, now and from now on: here with [`Code::Aborted`], elsewhere
+    /// with [`Code::RemoteError`]. May be called from any thread, at any time, any number of times.
+    pub(crate) fn abort(&self) {
+        self.aborted.store(true, Release);
+        let rank = self.rank as u32 + 1;
+        // The first to abort is the one that the others name.
+        let _ = self
+            .map
+            .failure()
+            .aborted
+            .compare_exchange(0, rank, AcqRel, Relaxed);
+        ring_sleepers(&self.map, self.ranks);
+    }
+
+    /// Publishes that this rank has failed for good: every call of every rank ends with
+    /// [`Code::RemoteError`] and a text that names this rank and what it met; on this rank with the
+    /// error itself. The first failure of a segment is kept. May be called from any thread.
+    pub(crate) fn poison(&self, error: &Error) {
+        let words = self.map.failure();
+        if words
+            .state
+            .compare_exchange(NONE, WRITING, AcqRel, Relaxed)
+            .is_err()
+        {
+            return;
+        }
+        let text = error.text();
+        let mut len = text.len().min(FAILURE_TEXT);
+        while !text.is_char_boundary(len) {
+            len -= 1;
+        }
+        // SAFETY: the text area has FAILURE_TEXT >= len bytes, and only the one rank that moved the
+        // state from NONE to WRITING writes them.
+        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), words.text, len) };
+        words.len.store(len as u32, Relaxed);
+        words.rank.store(self.rank as u32, Relaxed);
+        words.code.store(error.code() as i32 as u32, Relaxed);
+        words.state.store(SET, Release);
+        ring_sleepers(&self.map, self.ranks);
+    }
+}
+
+#[cold]
+fn ring_sleepers(map: &Map, ranks: usize) {
+    for rank in 0..ranks {
+        if map.asleep(rank).load(Acquire) != 0 {
+            let bell = map.bell(rank);
+            bell.fetch_add(1, AcqRel);
+            futex::wake_all(bell);
+        }
+    }
+}

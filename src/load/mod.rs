@@ -1,0 +1,381 @@
+//! Finds and opens vendors' libraries. What was decided for a process stays decided.
+
+pub(crate) mod discover;
+pub(crate) mod elf;
+pub(crate) mod open;
+pub(crate) mod report;
+pub(crate) mod symbols;
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::config::{self, OverrideOf};
+use crate::device::Driver;
+use crate::sys::per_process::PerProcess;
+use crate::vendor::nccl::Library;
+use crate::vendor::{self, Vendor};
+use crate::{Error, Result};
+use discover::{Choice, Env, Evidence, Facts, Spec};
+use open::Search;
+use report::{LoadReport, Section};
+
+/// The vendor of this process and its driver.
+#[derive(Debug)]
+pub(crate) struct ProcessVendor {
+    /// The vendor; `None` means that only the host tier is there.
+    pub(crate) vendor: Option<&'static Vendor>,
+    /// Whether the user named it.
+    pub(crate) named: bool,
+    /// Its driver, or why there is none.
+    pub(crate) driver: std::result::Result<Driver, Error>,
+    /// How it was chosen, in words.
+    pub(crate) how: String,
+}
+
+impl ProcessVendor {
+    /// The driver, if there is one.
+    pub(crate) fn driver(&self) -> Option<&Driver> {
+        self.driver.as_ref().ok()
+    }
+}
+
+struct Decision {
+    result: Result<ProcessVendor>,
+    gems_vendor: Option<OsString>,
+    env: Env,
+    sections: Vec<Section>,
+}
+
+static DECISION: PerProcess<Decision> = PerProcess::new();
+static LIBRARY: PerProcess<(Result<Library>, Vec<Section>)> = PerProcess::new();
+
+/// The vendor of this process. The first call decides: it looks at the environment and asks the
+/// driver for devices. The decision, an error too, stays for the process. A forked child decides
+/// anew.
+pub(crate) fn process_vendor() -> Result<&'static ProcessVendor> {
+    let decision = DECISION.get_or_init(decide);
+    let now = config::foreign("GEMS_VENDOR");
+    if now != decision.gems_vendor {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if !SAID.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "GEMS_VENDOR changed from {} to {} after the vendor was chosen; the choice stays",
+                shown(decision.gems_vendor.as_ref()),
+                shown(now.as_ref())
+            );
+        }
+    }
+    decision.result.as_ref().map_err(Error::clone)
+}
+
+fn shown(value: Option<&OsString>) -> String {
+    value.map_or_else(
+        || "unset".to_string(),
+        |v| format!("{:?}", v.to_string_lossy()),
+    )
+}
+
+/// The collective library of this process' vendor. The first call opens it; the result, an error
+/// too, stays for the process.
+pub(crate) fn process_library() -> Result<&'static Library> {
+    let chosen = process_vendor()?;
+    let (result, _) = LIBRARY.get_or_init(|| {
+        let mut sections = Vec::new();
+        let result = match chosen.vendor {
+            Some(vendor) => open_library(vendor, chosen.named, &mut sections),
+            None => Err(Error::not_supported(format!(
+                "there is no vendor's collective library: {}",
+                chosen.how
+            ))),
+        };
+        (result, sections)
+    });
+    result.as_ref().map_err(Error::clone)
+}
+
+/// The driver of this process; `None` if there is none.
+pub(crate) fn process_driver() -> Result<Option<&'static Driver>> {
+    Ok(process_vendor()?.driver())
+}
+
+/// The driver, if the vendor was chosen already and has one.
+pub(crate) fn chosen_driver() -> Option<&'static Driver> {
+    DECISION.get()?.result.as_ref().ok()?.driver()
+}
+
+/// Whether the vendor was chosen already and there is no driver.
+pub(crate) fn no_driver() -> bool {
+    DECISION
+        .get()
+        .is_some_and(|d| d.result.as_ref().is_ok_and(|v| v.driver.is_err()))
+}
+
+/// Everything that was tried so far. Opens nothing.
+pub(crate) fn report() -> LoadReport {
+    let mut report = LoadReport {
+        choice: "nothing was chosen yet".to_string(),
+        sections: Vec::new(),
+    };
+    if let Some(decision) = DECISION.get() {
+        report.choice = match &decision.result {
+            Ok(chosen) => chosen.how.clone(),
+            Err(error) => error.text().to_string(),
+        };
+        report.sections.extend(decision.sections.iter().cloned());
+    }
+    if let Some((_, sections)) = LIBRARY.get() {
+        report.sections.extend(sections.iter().cloned());
+    }
+    report
+}
+
+fn decide() -> Decision {
+    let env = Env::of_process();
+    let gems_vendor = config::foreign("GEMS_VENDOR");
+    let mut sections = Vec::new();
+    let result = choose_vendor(&env, gems_vendor.as_ref(), &mut sections);
+    if let Ok(chosen) = &result {
+        log::info!("vendor: {}", chosen.how);
+    }
+    Decision {
+        result,
+        gems_vendor,
+        env,
+        sections,
+    }
+}
+
+fn choose_vendor(
+    env: &Env,
+    value: Option<&OsString>,
+    sections: &mut Vec<Section>,
+) -> Result<ProcessVendor> {
+    let text = value.map(|v| v.to_string_lossy());
+    match discover::choose(text.as_deref())? {
+        Choice::Host(key) => {
+            let how =
+                format!("GEMS_VENDOR names {key}, which has no collective library: host tier");
+            let driver = Err(Error::not_supported(how.clone()));
+            Ok(ProcessVendor {
+                vendor: None,
+                named: true,
+                driver,
+                how,
+            })
+        }
+        Choice::Vendor(vendor) => {
+            let driver = open_driver(env, &facts(), vendor, sections).and_then(usable);
+            if let Err(error) = &driver {
+                log::warn!(
+                    "GEMS_VENDOR names {}, whose driver can't be used: {error}",
+                    vendor.key
+                );
+            }
+            let how = format!("{}, named by GEMS_VENDOR", vendor.key);
+            Ok(ProcessVendor {
+                vendor: Some(vendor),
+                named: true,
+                driver,
+                how,
+            })
+        }
+        Choice::Detect => Ok(detect_vendor(env, sections)),
+    }
+}
+
+/// A driver that has at least one device.
+fn usable(driver: Driver) -> Result<Driver> {
+    if driver.count()? > 0 {
+        return Ok(driver);
+    }
+    Err(Error::not_supported(format!(
+        "{} ({}) sees no device",
+        driver.title(),
+        driver.path().display()
+    )))
+}
+
+fn detect_vendor(env: &Env, sections: &mut Vec<Section>) -> ProcessVendor {
+    let facts = facts();
+    let mut reasons: Vec<String> = Vec::new();
+    for (vendor, evidence) in discover::detect(&facts) {
+        match open_driver(env, &facts, vendor, sections).and_then(usable) {
+            Ok(driver) => {
+                let how = format!("{}, detected: {}", vendor.key, evidence.text());
+                return ProcessVendor {
+                    vendor: Some(vendor),
+                    named: false,
+                    driver: Ok(driver),
+                    how,
+                };
+            }
+            Err(error) => {
+                if let Evidence::Node(node) = &evidence {
+                    log::warn!(
+                        "{} exists, but the driver of {} can't be used: {error}",
+                        node.display(),
+                        vendor.key
+                    );
+                }
+                reasons.push(format!("{}: {error}", vendor.key));
+            }
+        }
+    }
+    let how = format!(
+        "no accelerator can be used, host tier ({})",
+        reasons.join("; ")
+    );
+    let driver = Err(Error::not_supported(how.clone()));
+    ProcessVendor {
+        vendor: None,
+        named: false,
+        driver,
+        how,
+    }
+}
+
+fn facts() -> Facts {
+    let nodes = vendor::VENDORS.iter().flat_map(|v| v.nodes);
+    Facts {
+        mapped: open::mapped_files(),
+        nodes: nodes
+            .map(PathBuf::from)
+            .filter(|node| node.exists())
+            .collect(),
+    }
+}
+
+fn search<T>(
+    env: &Env,
+    facts: &Facts,
+    spec: &Spec,
+    fingerprint: &str,
+    section: &mut Section,
+    accept: &mut dyn FnMut(&open::Lib) -> std::result::Result<open::Accepted<T>, open::Refusal>,
+) -> Option<(open::Lib, T)> {
+    let copies = discover::mapped_copies(facts, spec.sonames);
+    let by_path = || {
+        let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
+        let cached = |soname: &str| elf::cached(&cache, soname);
+        discover::candidates_by_path(env, facts, spec, &elf::dynamic, &cached)
+    };
+    let mode = config::get().dlopen;
+    let search = Search {
+        spec,
+        fingerprint,
+        mode,
+        by_path: &by_path,
+        copies: &copies,
+    };
+    search.run(discover::candidates(env, facts, spec), section, accept)
+}
+
+fn open_driver(
+    env: &Env,
+    facts: &Facts,
+    vendor: &'static Vendor,
+    sections: &mut Vec<Section>,
+) -> Result<Driver> {
+    let row = vendor.driver;
+    let spec = Spec {
+        key: vendor.key,
+        of: OverrideOf::Driver,
+        sonames: row.sonames,
+        wheels: row.wheels,
+        roots: row.roots,
+    };
+    let mut section = Section::new(row.title, vendor.key);
+    let fingerprint = format!("{}GetDevice", row.prefix);
+    let runtime = search(env, facts, &spec, &fingerprint, &mut section, &mut |lib| {
+        Driver::accept_runtime(row, lib)
+    });
+    let mut tried = section.tried();
+    sections.push(section);
+    // Who names a runtime doesn't want to be served without one.
+    let named = env
+        .get(&config::override_name(vendor.key, OverrideOf::Driver))
+        .is_some();
+    let low = row
+        .low
+        .filter(|_| runtime.is_some() || !named)
+        .and_then(|low| {
+            let spec = Spec {
+                sonames: low.sonames,
+                wheels: &[],
+                roots: &[],
+                ..spec
+            };
+            let fingerprint = format!("{}Init", low.prefix);
+            let mut section = Section::new(low.title, vendor.key);
+            // The variable names the runtime; the driver below it is always the loader's.
+            let env = Env::default();
+            let found = search(&env, facts, &spec, &fingerprint, &mut section, &mut |lib| {
+                Driver::accept_low(row, low, lib)
+            });
+            tried = format!("{tried}; {}", section.tried());
+            sections.push(section);
+            found
+        });
+    match (runtime, low) {
+        (Some((_, runtime)), Some((_, low))) => Ok(runtime.with_low(low)),
+        (Some((_, runtime)), None) => Ok(runtime),
+        (None, Some((_, low))) => Ok(low),
+        (None, None) => Err(Error::not_supported(format!(
+            "no driver of {} can be loaded; tried: {tried}",
+            vendor.key
+        ))),
+    }
+}
+
+fn open_library(
+    vendor: &'static Vendor,
+    named: bool,
+    sections: &mut Vec<Section>,
+) -> Result<Library> {
+    let env = DECISION
+        .get()
+        .map_or_else(Env::of_process, |decision| decision.env.clone());
+    let spec = Spec {
+        key: vendor.key,
+        of: OverrideOf::Library,
+        sonames: vendor.sonames,
+        wheels: vendor.wheels,
+        roots: vendor.roots,
+    };
+    let mut section = Section::new(vendor.title, vendor.key);
+    let found = search(
+        &env,
+        &facts(),
+        &spec,
+        vendor.fingerprint,
+        &mut section,
+        &mut |lib| Library::accept(vendor, lib),
+    );
+    let result = match found {
+        Some((lib, library)) => {
+            let (title, version) = (vendor.title, library.version_text());
+            log::info!("{title} {version} loaded from {}", lib.path().display());
+            Ok(library)
+        }
+        None => {
+            let text = format!(
+                "{} can't be loaded; tried: {}",
+                vendor.title,
+                section.tried()
+            );
+            let whose = if named {
+                "GEMS_VENDOR names"
+            } else {
+                "there is a driver of"
+            };
+            log::warn!("{whose} {}, but {text}", vendor.key);
+            Err(Error::not_supported(text))
+        }
+    };
+    sections.push(section);
+    result
+}

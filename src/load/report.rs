@@ -1,0 +1,365 @@
+//! What was tried to find a library, and what came of it.
+//!
+//! One line per candidate, kept for the process, so that nobody needs a debug variable to learn
+//! why a library was not used.
+#![forbid(unsafe_code)]
+
+use std::fmt::{self, Write};
+
+/// Where a candidate came from. The order of the variants is the order in which they are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// The user named it.
+    Override,
+    /// Already loaded by the process, found by its soname.
+    AlreadyLoaded,
+    /// Mapped by the process under another file name.
+    Mapped,
+    /// The loader's own search for a soname.
+    Soname,
+    /// The search path recorded in a mapped object that needs the library.
+    Runpath,
+    /// A folder of `LD_LIBRARY_PATH`.
+    LibraryPath,
+    /// The loader's cache.
+    LoaderCache,
+    /// Where the vendor's Python wheel puts it.
+    Wheel,
+    /// A root of the vendor's row.
+    Root,
+}
+
+impl Source {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Source::Override => "override",
+            Source::AlreadyLoaded => "already-loaded",
+            Source::Mapped => "mapped",
+            Source::Soname => "soname",
+            Source::Runpath => "runpath",
+            Source::LibraryPath => "ld-library-path",
+            Source::LoaderCache => "ld-so-cache",
+            Source::Wheel => "wheel",
+            Source::Root => "root",
+        }
+    }
+}
+
+/// What came of a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was in the process already and is used.
+    AlreadyLoaded,
+    /// It was loaded and is used.
+    Loaded,
+    /// There is something, and it can't be used.
+    Refused,
+    /// There is nothing.
+    Absent,
+}
+
+impl Outcome {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Outcome::AlreadyLoaded => "already-loaded",
+            Outcome::Loaded => "loaded",
+            Outcome::Refused => "refused",
+            Outcome::Absent => "absent",
+        }
+    }
+}
+
+/// How many of the functions that the library can use are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coverage {
+    /// Functions found.
+    pub found: usize,
+    /// Functions looked for.
+    pub total: usize,
+    /// Names that are missing.
+    pub missing: Vec<String>,
+}
+
+/// One candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Where it came from.
+    pub source: Source,
+    /// The name or path as it was tried.
+    pub name: String,
+    /// Why it was a candidate.
+    pub why: String,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// The loader's words, or ours.
+    pub detail: Option<String>,
+    /// The file that it resolved to.
+    pub path: Option<String>,
+    /// The version that the library reports.
+    pub version: Option<String>,
+    /// Functions found and missing.
+    pub coverage: Option<Coverage>,
+}
+
+/// The candidates for one library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// What was looked for, for example `NVIDIA NCCL`.
+    pub title: String,
+    /// Key of the vendor.
+    pub vendor: String,
+    /// Candidates in the order in which they were tried.
+    pub attempts: Vec<Attempt>,
+    /// Remarks, for example that there are two copies in the process.
+    pub notes: Vec<String>,
+}
+
+/// Everything that this process tried to load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// How the vendor was chosen.
+    pub choice: String,
+    /// One section per library.
+    pub sections: Vec<Section>,
+}
+
+impl Section {
+    /// A section without attempts.
+    pub fn new(title: impl Into<String>, vendor: impl Into<String>) -> Section {
+        Section {
+            title: title.into(),
+            vendor: vendor.into(),
+            attempts: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// The attempt that is used.
+    pub fn used(&self) -> Option<&Attempt> {
+        self.attempts
+            .iter()
+            .find(|a| matches!(a.outcome, Outcome::AlreadyLoaded | Outcome::Loaded))
+    }
+
+    /// Every candidate in one line, for error texts.
+    pub fn tried(&self) -> String {
+        if self.attempts.is_empty() {
+            return "nothing was tried".to_string();
+        }
+        let mut text = String::new();
+        for attempt in &self.attempts {
+            if !text.is_empty() {
+                text.push_str("; ");
+            }
+            text.push_str(&attempt.name);
+            match (&attempt.detail, &attempt.path) {
+                (Some(detail), Some(path)) if *path != attempt.name => {
+                    let _ = write!(text, " ({path}): {detail}");
+                }
+                (Some(detail), _) => {
+                    let _ = write!(text, ": {detail}");
+                }
+                (None, _) => {
+                    let _ = write!(text, ": {}", attempt.outcome.name());
+                }
+            }
+        }
+        text
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} [{}] {}",
+            self.name,
+            self.source.name(),
+            self.outcome.name()
+        )?;
+        if let Some(path) = &self.path {
+            write!(f, " from {path}")?;
+        }
+        if let Some(version) = &self.version {
+            write!(f, ", version {version}")?;
+        }
+        if let Some(coverage) = &self.coverage {
+            write!(f, ", {} of {} functions", coverage.found, coverage.total)?;
+            if !coverage.missing.is_empty() {
+                write!(f, " (without {})", coverage.missing.join(", "))?;
+            }
+        }
+        if let Some(detail) = &self.detail {
+            write!(f, ": {detail}")?;
+        }
+        write!(f, " ({})", self.why)
+    }
+}
+
+impl LoadReport {
+    /// The report for people: one line per candidate.
+    pub fn as_text(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(text, "choice: {}", self.choice);
+        for section in &self.sections {
+            let _ = writeln!(text, "{} ({}):", section.title, section.vendor);
+            for attempt in &section.attempts {
+                let _ = writeln!(text, "  {attempt}");
+            }
+            for note in &section.notes {
+                let _ = writeln!(text, "  note: {note}");
+            }
+        }
+        text
+    }
+
+    /// The report for programs.
+    pub fn as_json(&self) -> String {
+        let mut json = String::from("{\"choice\":");
+        string(&mut json, &self.choice);
+        json.push_str(",\"sections\":");
+        list(&mut json, &self.sections, |json, section| {
+            json.push_str("{\"title\":");
+            string(json, &section.title);
+            json.push_str(",\"vendor\":");
+            string(json, &section.vendor);
+            json.push_str(",\"attempts\":");
+            list(json, &section.attempts, attempt);
+            json.push_str(",\"notes\":");
+            list(json, &section.notes, |json, note| string(json, note));
+            json.push('}');
+        });
+        json.push('}');
+        json
+    }
+}
+
+fn attempt(json: &mut String, attempt: &Attempt) {
+    json.push_str("{\"source\":");
+    string(json, attempt.source.name());
+    json.push_str(",\"name\":");
+    string(json, &attempt.name);
+    json.push_str(",\"why\":");
+    string(json, &attempt.why);
+    json.push_str(",\"outcome\":");
+    string(json, attempt.outcome.name());
+    for (key, value) in [
+        ("detail", &attempt.detail),
+        ("path", &attempt.path),
+        ("version", &attempt.version),
+    ] {
+        let _ = write!(json, ",\"{key}\":");
+        match value {
+            Some(value) => string(json, value),
+            None => json.push_str("null"),
+        }
+    }
+    json.push_str(",\"coverage\":");
+    match &attempt.coverage {
+        Some(coverage) => {
+            let _ = write!(
+                json,
+                "{{\"found\":{},\"total\":{},\"missing\":",
+                coverage.found, coverage.total
+            );
+            list(json, &coverage.missing, |json, name| string(json, name));
+            json.push('}');
+        }
+        None => json.push_str("null"),
+    }
+    json.push('}');
+}
+
+fn list<T>(json: &mut String, items: &[T], mut item: impl FnMut(&mut String, &T)) {
+    json.push('[');
+    for (i, one) in items.iter().enumerate() {
+        if i > 0 {
+            json.push(',');
+        }
+        item(json, one);
+    }
+    json.push(']');
+}
+
+/// Appends `text` as a JSON string.
+pub(crate) fn string(json: &mut String, text: &str) {
+    json.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => json.push_str("\\\""),
+            '\\' => json.push_str("\\\\"),
+            '\n' => json.push_str("\\n"),
+            '\r' => json.push_str("\\r"),
+            '\t' => json.push_str("\\t"),
+            c if (c as u32) < 0x20 || c == '\u{7f}' => {
+                let _ = write!(json, "\\u{:04x}", c as u32);
+            }
+            c => json.push(c),
+        }
+    }
+    json.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> LoadReport {
+        let mut section = Section::new("NVIDIA NCCL", "nvidia");
+        section.attempts.push(Attempt {
+            source: Source::Override,
+            name: "/a \"b\"\\c\n\u{1}.so".to_string(),
+            why: "named by the user".to_string(),
+            outcome: Outcome::Refused,
+            detail: Some("invalid ELF header".to_string()),
+            path: None,
+            version: None,
+            coverage: None,
+        });
+        section.attempts.push(Attempt {
+            source: Source::Soname,
+            name: "libnccl.so.2".to_string(),
+            why: "soname".to_string(),
+            outcome: Outcome::Loaded,
+            detail: None,
+            path: Some("/lib/libnccl.so.2".to_string()),
+            version: Some("2.18.3".to_string()),
+            coverage: Some(Coverage {
+                found: 1,
+                total: 2,
+                missing: vec!["ncclX".to_string()],
+            }),
+        });
+        section.notes.push("two copies".to_string());
+        LoadReport {
+            choice: "nvidia".to_string(),
+            sections: vec![section],
+        }
+    }
+
+    #[test]
+    fn text_has_one_line_per_candidate() {
+        let text = sample().as_text();
+        assert!(
+            text.contains("libnccl.so.2 [soname] loaded from /lib/libnccl.so.2, version 2.18.3")
+        );
+        assert!(text.contains("1 of 2 functions (without ncclX)"));
+        assert!(text.contains("refused: invalid ELF header"));
+        assert!(text.contains("note: two copies"));
+        assert_eq!(sample().sections[0].used().unwrap().name, "libnccl.so.2");
+    }
+
+    #[test]
+    fn json_is_escaped() {
+        let json = sample().as_json();
+        assert!(
+            json.contains(r#""name":"/a \"b\"\\c\n\u0001.so""#),
+            "{json}"
+        );
+        assert!(json.contains(r#""coverage":{"found":1,"total":2,"missing":["ncclX"]}"#));
+        assert!(json.contains(r#""coverage":null"#));
+        assert_eq!(json.matches('{').count(), json.matches('}').count());
+    }
+}

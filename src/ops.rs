@@ -1,0 +1,759 @@
+//! Operations: what a caller asks for, what is wrong with it, and the table through which a
+//! communicator's tier answers.
+
+use crate::error::{Error, Result, last};
+use crate::host::port::HostPort;
+use crate::types::{DataType, FIRST_CUSTOM_REDOP, OpKind, RedOp};
+use std::ffi::c_void;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// The arguments of one operation, as they were passed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub kind: OpKind,
+    pub send: *const c_void,
+    pub recv: *mut c_void,
+    pub count: usize,
+    pub dtype: i32,
+    pub op: i32,
+    /// Root or peer.
+    pub root: i32,
+    /// AlltoAllv: send counts, send displacements, receive counts, receive displacements.
+    pub vector: [*const usize; 4],
+    pub stream: *mut c_void,
+}
+
+impl Call {
+    pub(crate) fn new(kind: OpKind) -> Call {
+        Call {
+            kind,
+            send: std::ptr::null(),
+            recv: std::ptr::null_mut(),
+            count: 0,
+            dtype: 0,
+            op: 0,
+            root: 0,
+            vector: [std::ptr::null(); 4],
+            stream: std::ptr::null_mut(),
+        }
+    }
+
+    /// "AllReduce(count 5, float32, sum)".
+    pub(crate) fn text(&self) -> String {
+        let dtype = DataType::from_raw(self.dtype)
+            .map_or_else(|| self.dtype.to_string(), |d| d.name().into());
+        let op = || {
+            RedOp::from_raw(self.op)
+                .map_or_else(|| format!("redop {}", self.op), |o| o.name().into())
+        };
+        let name = self.kind.name();
+        let count = self.count;
+        match self.kind {
+            OpKind::AllReduce | OpKind::ReduceScatter => {
+                format!("{name}(count {count}, {dtype}, {})", op())
+            }
+            OpKind::Reduce => format!(
+                "{name}(count {count}, {dtype}, {}, root {})",
+                op(),
+                self.root
+            ),
+            OpKind::Broadcast | OpKind::Gather | OpKind::Scatter => {
+                format!("{name}(count {count}, {dtype}, root {})", self.root)
+            }
+            OpKind::Send | OpKind::Recv => {
+                format!("{name}(count {count}, {dtype}, peer {})", self.root)
+            }
+            OpKind::AllGather | OpKind::AllToAll => format!("{name}(count {count}, {dtype})"),
+            OpKind::AllToAllv => format!("{name}({dtype})"),
+            OpKind::Barrier => name.into(),
+        }
+    }
+
+    pub(crate) fn reduces(&self) -> bool {
+        matches!(
+            self.kind,
+            OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter
+        )
+    }
+
+    pub(crate) fn rooted(&self) -> bool {
+        matches!(
+            self.kind,
+            OpKind::Broadcast
+                | OpKind::Reduce
+                | OpKind::Gather
+                | OpKind::Scatter
+                | OpKind::Send
+                | OpKind::Recv
+        )
+    }
+
+    /// Blocks of `count` elements that this rank reads and writes.
+    fn blocks(&self, rank: u32, nranks: u32) -> (usize, usize) {
+        let n = nranks as usize;
+        let at_root = |blocks| if self.root == rank as i32 { blocks } else { 0 };
+        match self.kind {
+            OpKind::AllReduce => (1, 1),
+            OpKind::Broadcast => (at_root(1), 1),
+            OpKind::Reduce => (1, at_root(1)),
+            OpKind::AllGather => (1, n),
+            OpKind::ReduceScatter => (n, 1),
+            OpKind::Gather => (1, at_root(n)),
+            OpKind::Scatter => (at_root(n), 1),
+            OpKind::AllToAll => (n, n),
+            OpKind::Send => (1, 0),
+            OpKind::Recv => (0, 1),
+            OpKind::AllToAllv | OpKind::Barrier => (0, 0),
+        }
+    }
+
+    /// Bytes that this rank reads and writes; not for AlltoAllv.
+    pub(crate) fn extent(&self, dtype: DataType, rank: u32, nranks: u32) -> (usize, usize) {
+        let (read, written) = self.blocks(rank, nranks);
+        let bytes = self.count * dtype.size();
+        (read * bytes, written * bytes)
+    }
+
+    /// Everything that can be said against the arguments without asking a tier.
+    pub(crate) fn check(&self, rank: u32, nranks: u32) -> Result<DataType> {
+        let name = self.kind.name();
+        if self.kind == OpKind::Barrier {
+            return Ok(DataType::Int8);
+        }
+        let dtype = DataType::from_raw(self.dtype).ok_or_else(|| {
+            Error::invalid_argument(format!(
+                "{name}: {} is no data type (0 to {} are)",
+                self.dtype,
+                DataType::ALL.len() - 1
+            ))
+        })?;
+        if self.reduces() && self.op < FIRST_CUSTOM_REDOP && RedOp::from_raw(self.op).is_none() {
+            return Err(Error::invalid_argument(format!(
+                "{name}: {} is no reduction operator (0 to {} are, and what \
+                 flagosRedOpCreatePreMulSum gives)",
+                self.op,
+                RedOp::ALL.len() - 1
+            )));
+        }
+        if self.rooted() && !(0..nranks as i32).contains(&self.root) {
+            let what = if matches!(self.kind, OpKind::Send | OpKind::Recv) {
+                "peer"
+            } else {
+                "root"
+            };
+            return Err(Error::invalid_argument(format!(
+                "{name}: {what} {} but the communicator has {nranks} ranks (ranks are \
+                 communicator-local, from 0)",
+                self.root
+            )));
+        }
+        let n = nranks as usize;
+        let largest = isize::MAX as usize / dtype.size();
+        if self.kind == OpKind::AllToAllv {
+            let names = ["sendcounts", "sdispls", "recvcounts", "rdispls"];
+            if let Some(missing) = self.vector.iter().position(|p| p.is_null()) {
+                return Err(Error::invalid_argument(format!(
+                    "{name}: {} is NULL",
+                    names[missing]
+                )));
+            }
+            let sides = [
+                (self.send.is_null(), "sendbuff", 0),
+                (self.recv.is_null(), "recvbuff", 2),
+            ];
+            for (null, buffer, at) in sides {
+                for peer in 0..n {
+                    // SAFETY: not NULL, and the caller promised one entry per rank.
+                    let (count, displ) = unsafe {
+                        (
+                            self.vector[at].add(peer).read_unaligned(),
+                            self.vector[at + 1].add(peer).read_unaligned(),
+                        )
+                    };
+                    if null && count > 0 {
+                        return Err(Error::invalid_argument(format!(
+                            "{name}: {buffer} is NULL but the count for rank {peer} is {count}"
+                        )));
+                    }
+                    if count.checked_add(displ).is_none_or(|end| end > largest) {
+                        return Err(Error::invalid_argument(format!(
+                            "{name}: count {count} and displacement {displ} for rank {peer} are \
+                             more than memory can hold"
+                        )));
+                    }
+                }
+            }
+            return Ok(dtype);
+        }
+        let (read, written) = self.blocks(rank, nranks);
+        if self.count.checked_mul(n).is_none_or(|all| all > largest) {
+            return Err(Error::invalid_argument(format!(
+                "{name}: a count of {} elements of {} bytes on {nranks} ranks is more than memory \
+                 can hold",
+                self.count,
+                dtype.size()
+            )));
+        }
+        if self.count > 0 {
+            for (blocks, null, buffer) in [
+                (read, self.send.is_null(), "sendbuff"),
+                (written, self.recv.is_null(), "recvbuff"),
+            ] {
+                if blocks > 0 && null {
+                    return Err(Error::invalid_argument(format!(
+                        "{name}: {buffer} is NULL but the count is {}",
+                        self.count
+                    )));
+                }
+            }
+        }
+        Ok(dtype)
+    }
+}
+
+type Buf = *const c_void;
+type BufMut = *mut c_void;
+type Counts = *const usize;
+
+/// How a tier answers. The argument orders are those of the C functions, so that an entry that has
+/// found the communicator can jump on; every function returns a C result code and has recorded the
+/// text of an error.
+#[derive(Debug)]
+#[allow(clippy::type_complexity)]
+pub(crate) struct Ops {
+    pub all_reduce: unsafe fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub broadcast: unsafe fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub reduce: unsafe fn(Buf, BufMut, usize, i32, i32, i32, &'static Target, BufMut) -> i32,
+    pub all_gather: unsafe fn(Buf, BufMut, usize, i32, &'static Target, BufMut) -> i32,
+    pub reduce_scatter: unsafe fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub gather: unsafe fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub scatter: unsafe fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub all_to_all: unsafe fn(Buf, BufMut, usize, i32, &'static Target, BufMut) -> i32,
+    pub all_to_allv:
+        unsafe fn(Buf, Counts, Counts, BufMut, Counts, Counts, i32, &'static Target, BufMut) -> i32,
+    pub send: unsafe fn(Buf, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub recv: unsafe fn(BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub barrier: unsafe fn(&'static Target, BufMut) -> i32,
+}
+
+/// A custom reduction operator of one communicator.
+#[derive(Clone, Debug)]
+pub(crate) struct CustomRedOp {
+    pub dtype: DataType,
+    pub scalar: [u8; 8],
+    /// The vendor's number for it, on a vendor's tier.
+    pub vendor: i32,
+}
+
+/// What an operation needs of its communicator: the tier's table and what its functions read.
+/// Lives in reserved memory that is never freed, so that a late call finds a closed table and
+/// never a dangling pointer. Its initial state is all zero bytes, which cost nothing in the file.
+pub(crate) struct Target {
+    ops: AtomicPtr<Ops>,
+    /// The vendor's functions and its communicator, on the native tier.
+    pub native: crate::vendor::NativePort,
+    /// The host tier's runner.
+    pub host: HostPort,
+    pub rank: AtomicU32,
+    pub nranks: AtomicU32,
+    /// Operations so far; for error texts.
+    pub sequence: AtomicU64,
+    cold: Mutex<Option<Box<Cold>>>,
+}
+
+/// What only errors and custom operators need.
+#[derive(Default)]
+struct Cold {
+    /// "communicator 'name', rank 1 of 4".
+    label: String,
+    last_error: String,
+    redops: Vec<Option<CustomRedOp>>,
+}
+
+impl Target {
+    pub(crate) const fn new() -> Target {
+        Target {
+            ops: AtomicPtr::new(std::ptr::null_mut()),
+            native: crate::vendor::NativePort::new(),
+            host: HostPort::new(),
+            rank: AtomicU32::new(0),
+            nranks: AtomicU32::new(0),
+            sequence: AtomicU64::new(0),
+            cold: Mutex::new(None),
+        }
+    }
+
+    /// The table in force. Only of a place whose handle is or was live.
+    #[inline(always)]
+    pub(crate) fn ops(&self) -> &'static Ops {
+        // SAFETY: a table is set before a handle becomes live, and tables live for ever.
+        unsafe { &*self.ops.load(Ordering::Acquire) }
+    }
+
+    pub(crate) fn set_ops(&self, ops: &'static Ops) {
+        self.ops
+            .store(std::ptr::from_ref(ops).cast_mut(), Ordering::Release);
+    }
+
+    /// Makes the target ready for a new communicator.
+    pub(crate) fn reset(&self, label: String, rank: u32, nranks: u32) {
+        self.rank.store(rank, Ordering::Relaxed);
+        self.nranks.store(nranks, Ordering::Relaxed);
+        self.sequence.store(0, Ordering::Relaxed);
+        *lock(&self.cold) = Some(Box::new(Cold {
+            label,
+            ..Cold::default()
+        }));
+    }
+
+    fn with_cold<R>(&self, body: impl FnOnce(&mut Cold) -> R) -> R {
+        body(lock(&self.cold).get_or_insert_default())
+    }
+
+    pub(crate) fn rank(&self) -> u32 {
+        self.rank.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn nranks(&self) -> u32 {
+        self.nranks.load(Ordering::Relaxed)
+    }
+
+    /// Counts an operation; one thread at a time issues operations of a communicator.
+    #[inline(always)]
+    pub(crate) fn count_operation(&self) {
+        let n = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(n.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Records an error for this thread and the communicator, with what it was about.
+    #[cold]
+    pub(crate) fn fail_call(&self, call: &Call, error: Error) -> i32 {
+        let text = format!(
+            "{} #{} on {}",
+            call.text(),
+            self.sequence.load(Ordering::Relaxed),
+            self.with_cold(|cold| cold.label.clone())
+        );
+        self.fail(error.context(text))
+    }
+
+    /// Records an error for this thread and the communicator.
+    #[cold]
+    pub(crate) fn fail(&self, error: Error) -> i32 {
+        log::info!("{error}");
+        last::record(&error);
+        self.with_cold(|cold| error.text().clone_into(&mut cold.last_error));
+        error.code() as i32
+    }
+
+    pub(crate) fn last_error(&self) -> String {
+        self.with_cold(|cold| cold.last_error.clone())
+    }
+
+    /// Adds a custom operator and gives its number.
+    pub(crate) fn add_redop(&self, redop: CustomRedOp) -> i32 {
+        self.with_cold(|cold| {
+            cold.redops.push(Some(redop));
+            FIRST_CUSTOM_REDOP + (cold.redops.len() - 1) as i32
+        })
+    }
+
+    /// Takes a custom operator out; its number is not used again.
+    pub(crate) fn remove_redop(&self, op: i32) -> Option<CustomRedOp> {
+        let index = usize::try_from(op.checked_sub(FIRST_CUSTOM_REDOP)?).ok()?;
+        self.with_cold(|cold| cold.redops.get_mut(index)?.take())
+    }
+
+    /// The custom operator with this number, if its data type is the call's.
+    pub(crate) fn redop(&self, op: i32, dtype: DataType) -> Result<CustomRedOp> {
+        let index = usize::try_from(op - FIRST_CUSTOM_REDOP).ok();
+        let found =
+            index.and_then(|i| self.with_cold(|cold| cold.redops.get(i).cloned().flatten()));
+        let redop = found.ok_or_else(|| {
+            Error::invalid_argument(format!(
+                "{op} is no live reduction operator of this communicator"
+            ))
+        })?;
+        if redop.dtype != dtype {
+            return Err(Error::invalid_argument(format!(
+                "the reduction operator was made for {} but the call has {}",
+                redop.dtype.name(),
+                dtype.name()
+            )));
+        }
+        Ok(redop)
+    }
+}
+
+/// Locks; a panic of another thread while it held the lock has not broken these values.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Sends a collected call through a table.
+///
+/// # Safety
+/// The call's pointers must be what the C header asks for.
+pub(crate) unsafe fn dispatch(target: &'static Target, call: &Call) -> i32 {
+    let ops = target.ops();
+    let Call {
+        send,
+        recv,
+        count,
+        dtype,
+        op,
+        root,
+        stream,
+        ..
+    } = *call;
+    // SAFETY: the caller's promise about the pointers, passed on.
+    unsafe {
+        match call.kind {
+            OpKind::AllReduce => (ops.all_reduce)(send, recv, count, dtype, op, target, stream),
+            OpKind::Broadcast => (ops.broadcast)(send, recv, count, dtype, root, target, stream),
+            OpKind::Reduce => (ops.reduce)(send, recv, count, dtype, op, root, target, stream),
+            OpKind::AllGather => (ops.all_gather)(send, recv, count, dtype, target, stream),
+            OpKind::ReduceScatter => {
+                (ops.reduce_scatter)(send, recv, count, dtype, op, target, stream)
+            }
+            OpKind::Gather => (ops.gather)(send, recv, count, dtype, root, target, stream),
+            OpKind::Scatter => (ops.scatter)(send, recv, count, dtype, root, target, stream),
+            OpKind::AllToAll => (ops.all_to_all)(send, recv, count, dtype, target, stream),
+            OpKind::AllToAllv => {
+                let [sc, sd, rc, rd] = call.vector;
+                (ops.all_to_allv)(send, sc, sd, recv, rc, rd, dtype, target, stream)
+            }
+            OpKind::Send => (ops.send)(send, count, dtype, root, target, stream),
+            OpKind::Recv => (ops.recv)(recv, count, dtype, root, target, stream),
+            OpKind::Barrier => (ops.barrier)(target, stream),
+        }
+    }
+}
+
+/// Makes a table whose functions collect their arguments into a [`Call`] and hand it to one
+/// function of the tier.
+macro_rules! collecting_ops {
+    ($handler:path) => {
+        $crate::ops::Ops {
+            all_reduce: {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    o: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllReduce);
+                    (c.send, c.recv, c.count, c.dtype, c.op, c.stream) = (s, r, n, d, o, q);
+                    // SAFETY: the caller's promise about the buffers, passed on.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+            broadcast: {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Broadcast);
+                    (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
+                    // SAFETY: as above.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+            reduce: {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    o: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Reduce);
+                    (c.send, c.recv, c.count, c.dtype, c.op, c.root, c.stream) =
+                        (s, r, n, d, o, p, q);
+                    // SAFETY: as above.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+            all_gather: {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllGather);
+                    (c.send, c.recv, c.count, c.dtype, c.stream) = (s, r, n, d, q);
+                    // SAFETY: as above.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+            reduce_scatter: {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    o: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::ReduceScatter);
+                    (c.send, c.recv, c.count, c.dtype, c.op, c.stream) = (s, r, n, d, o, q);
+                    // SAFETY: as above.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+            gather: {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Gather);
+                    (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
+                    // SAFETY: as above.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+            scatter: {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Scatter);
+                    (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
+                    // SAFETY: as above.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+            all_to_all: {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllToAll);
+                    (c.send, c.recv, c.count, c.dtype, c.stream) = (s, r, n, d, q);
+                    // SAFETY: as above.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+            all_to_allv: {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    sc: *const usize,
+                    sd: *const usize,
+                    r: *mut std::ffi::c_void,
+                    rc: *const usize,
+                    rd: *const usize,
+                    d: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllToAllv);
+                    (c.send, c.recv, c.dtype, c.stream) = (s, r, d, q);
+                    c.vector = [sc, sd, rc, rd];
+                    // SAFETY: as above.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+            send: {
+                unsafe fn f(
+                    s: *const std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Send);
+                    (c.send, c.count, c.dtype, c.root, c.stream) = (s, n, d, p, q);
+                    // SAFETY: as above.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+            recv: {
+                unsafe fn f(
+                    r: *mut std::ffi::c_void,
+                    n: usize,
+                    d: i32,
+                    p: i32,
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Recv);
+                    (c.recv, c.count, c.dtype, c.root, c.stream) = (r, n, d, p, q);
+                    // SAFETY: as above.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+            barrier: {
+                unsafe fn f(t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Barrier);
+                    c.stream = q;
+                    // SAFETY: as above.
+                    unsafe { $handler(t, &c) }
+                }
+                f
+            },
+        }
+    };
+}
+pub(crate) use collecting_ops;
+
+unsafe fn closed(target: &'static Target, call: &Call) -> i32 {
+    target.fail_call(
+        call,
+        Error::invalid_usage("the communicator is being closed, was aborted or revoked"),
+    )
+}
+
+unsafe fn initialising(target: &'static Target, call: &Call) -> i32 {
+    target.fail_call(
+        call,
+        Error::invalid_usage(
+            "the communicator is still being initialised: wait until flagosCommGetAsyncError no \
+             longer says InProgress, or until the outermost flagosGroupEnd has returned",
+        ),
+    )
+}
+
+unsafe fn on_host(target: &'static Target, call: &Call) -> i32 {
+    target.count_operation();
+    // SAFETY: the caller's promise about the buffers, passed on.
+    match unsafe { crate::host::port::run(target, call) } {
+        Ok(()) => 0,
+        Err(error) => target.fail_call(call, error),
+    }
+}
+
+/// The table of a communicator that is no longer, or not any more, in use.
+pub(crate) static CLOSED: Ops = collecting_ops!(closed);
+/// The table of a communicator whose init goes on.
+pub(crate) static INITIALISING: Ops = collecting_ops!(initialising);
+/// The host tier's table.
+pub(crate) static HOST: Ops = collecting_ops!(on_host);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Code;
+
+    fn call(kind: OpKind) -> Call {
+        let mut call = Call::new(kind);
+        (call.send, call.recv) = (8 as Buf, 8 as BufMut);
+        call.count = 4;
+        call.dtype = 7;
+        call
+    }
+
+    fn refused(call: &Call) -> String {
+        let error = call.check(1, 4).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        error.text().to_owned()
+    }
+
+    #[test]
+    fn numbers_outside_the_enums_are_refused_and_named() {
+        for raw in [-1, 12, 99, i32::MAX, i32::MIN] {
+            let mut c = call(OpKind::AllReduce);
+            c.dtype = raw;
+            assert!(refused(&c).contains(&format!("{raw} is no data type")));
+        }
+        for raw in [-1, 5, 99, 999, i32::MIN] {
+            let mut c = call(OpKind::AllReduce);
+            c.op = raw;
+            assert!(refused(&c).contains(&format!("{raw} is no reduction operator")));
+        }
+    }
+
+    #[test]
+    fn roots_and_peers_are_communicator_local() {
+        for kind in [
+            OpKind::Broadcast,
+            OpKind::Reduce,
+            OpKind::Gather,
+            OpKind::Scatter,
+        ] {
+            for root in [-1, 4, i32::MAX] {
+                let mut c = call(kind);
+                c.root = root;
+                assert!(refused(&c).contains(&format!("root {root} but the communicator has 4")));
+            }
+        }
+        let mut c = call(OpKind::Send);
+        c.root = 5;
+        assert!(refused(&c).contains("peer 5 but the communicator has 4 ranks"));
+    }
+
+    #[test]
+    fn null_is_allowed_where_a_rank_uses_no_buffer_and_with_count_zero() {
+        for kind in [OpKind::Reduce, OpKind::Gather] {
+            let mut c = call(kind);
+            c.recv = std::ptr::null_mut();
+            assert!(c.check(1, 4).is_ok());
+            assert!(c.check(0, 4).is_err());
+        }
+        for kind in [OpKind::Scatter, OpKind::Broadcast] {
+            let mut c = call(kind);
+            c.send = std::ptr::null();
+            assert!(c.check(1, 4).is_ok());
+            assert!(c.check(0, 4).is_err());
+        }
+        let mut c = call(OpKind::AllReduce);
+        c.recv = std::ptr::null_mut();
+        assert!(refused(&c).contains("recvbuff is NULL but the count is 4"));
+        c.count = 0;
+        assert!(c.check(1, 4).is_ok());
+    }
+
+    #[test]
+    fn sizes_beyond_memory_are_refused_without_overflow() {
+        for count in [1 << 62, usize::MAX, isize::MAX as usize] {
+            for kind in [OpKind::AllReduce, OpKind::AllGather, OpKind::AllToAll] {
+                let mut c = call(kind);
+                c.count = count;
+                assert!(refused(&c).contains("more than memory can hold"));
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Memory that several processes of one host share, without a name that could be left behind.
+
+use crate::error::{Error, Result};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// A mapping of shared memory. It starts as zeros and is unmapped on drop; the memory itself lives
+/// until the last mapping and the last descriptor are gone.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a Segment is only an address range that stays mapped as long as the value lives. It hands
+// out raw pointers; whoever dereferences them answers for synchronisation.
+unsafe impl Send for Segment {}
+// SAFETY: as above; no method changes the value through a shared reference.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// Makes `len` bytes of shared memory. Every page is allocated now, so that too little memory is
+    /// an error here and not a SIGBUS later, and the size is sealed, so that no holder of the
+    /// descriptor can take the pages away again.
+    pub(crate) fn create(len: usize) -> Result<(Segment, OwnedFd)> {
+        let fail = |what: &str, error: io::Error| {
+            Error::system(format_args!("{what} {len} bytes of shared memory"), error)
+        };
+        // SAFETY: the name is a NUL-terminated literal.
+        let fd = unsafe {
+            libc::memfd_create(
+                c"flagos-comm".as_ptr(),
+                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+            )
+        };
+        if fd < 0 {
+            return Err(fail("creating", io::Error::last_os_error()));
+        }
+        // SAFETY: memfd_create has just returned this descriptor, and nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let size = libc::off_t::try_from(len).map_err(|_| {
+            Error::invalid_argument(format!("{len} bytes of shared memory are too many"))
+        })?;
+        loop {
+            // SAFETY: the descriptor is open; the call touches no memory of ours.
+            match unsafe { libc::posix_fallocate(fd.as_raw_fd(), 0, size) } {
+                0 => break,
+                libc::EINTR => continue,
+                code => return Err(fail("allocating", io::Error::from_raw_os_error(code))),
+            }
+        }
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: the descriptor is open; the call takes an integer and touches no memory of ours.
+        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(fail("sealing", io::Error::last_os_error()));
+        }
+        let segment = Segment::map(fd.as_fd(), len)?;
+        Ok((segment, fd))
+    }
+
+    /// Maps memory that another rank made with [`Segment::create`] and passed to us. The descriptor
+    /// is not needed afterwards.
+    pub(crate) fn open(fd: BorrowedFd<'_>, len: usize) -> Result<Segment> {
+        // SAFETY: all-zero bytes are a valid stat.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open and the out-pointer is a live stat of ours.
+        if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0 {
+            return Err(Error::system(
+                "looking at a shared-memory descriptor",
+                io::Error::last_os_error(),
+            ));
+        }
+        if u64::try_from(stat.st_size).ok() != Some(len as u64) {
+            return Err(Error::internal(format!(
+                "the shared memory has {} bytes instead of {len}: do all ranks run the same version?",
+                stat.st_size
+            )));
+        }
+        Segment::map(fd, len)
+    }
+
+    fn map(fd: BorrowedFd<'_>, len: usize) -> Result<Segment> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing of ours, and
+        // the descriptor is open.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            let what = format_args!("mapping {len} bytes of shared memory").to_string();
+            return Err(Error::system(what, io::Error::last_os_error()));
+        }
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or_else(|| Error::internal("the kernel mapped shared memory at address 0"))?;
+        Ok(Segment { base, len })
+    }
+
+    /// The first byte; aligned to a page.
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `map` made; pointers into it are used only by those who
+        // keep the Segment alive.
+        unsafe {
+            libc::munmap(self.base.as_ptr().cast(), self.len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_show_the_same_bytes() {
+        let (a, fd) = Segment::create(8192).unwrap();
+        let b = Segment::open(fd.as_fd(), 8192).unwrap();
+        drop(fd);
+        assert_ne!(a.base(), b.base());
+        // SAFETY: both mappings are 8192 bytes long and only this thread knows them.
+        unsafe {
+            assert_eq!(b.base().add(8191).read(), 0);
+            a.base().add(8191).write(7);
+            assert_eq!(b.base().add(8191).read(), 7);
+        }
+        drop(a);
+        // SAFETY: as above; `b` is still mapped.
+        assert_eq!(unsafe { b.base().add(8191).read() }, 7);
+    }
+
+    #[test]
+    fn the_size_is_checked_and_sealed() {
+        let (_segment, fd) = Segment::create(4096).unwrap();
+        let error = Segment::open(fd.as_fd(), 8192).unwrap_err();
+        assert!(
+            error.text().contains("4096 bytes instead of 8192"),
+            "{error}"
+        );
+        // SAFETY: the descriptor is open; the call touches no memory of ours.
+        assert_ne!(unsafe { libc::ftruncate(fd.as_raw_fd(), 0) }, 0);
+        // SAFETY: as above.
+        let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
+        assert_ne!(flags & libc::FD_CLOEXEC, 0);
+    }
+
+    #[test]
+    fn impossible_sizes_are_errors() {
+        let error = Segment::create(usize::MAX).unwrap_err();
+        assert_eq!(error.code(), crate::Code::InvalidArgument, "{error}");
+        let error = Segment::create(0).unwrap_err();
+        assert_eq!(error.code(), crate::Code::SystemError, "{error}");
+    }
+}

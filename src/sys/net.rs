@@ -1,0 +1,144 @@
+//! Sockets beyond the standard library: poll, interfaces, keepalive.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+/// One descriptor to wait for and what became of it.
+pub(crate) struct PollEntry {
+    pub fd: RawFd,
+    pub want_write: bool,
+    pub readable: bool,
+    pub writable: bool,
+}
+
+impl PollEntry {
+    /// Waits for input.
+    pub(crate) fn read(fd: RawFd) -> PollEntry {
+        PollEntry {
+            fd,
+            want_write: false,
+            readable: false,
+            writable: false,
+        }
+    }
+}
+
+/// Waits until one of the descriptors is ready or the time is over. Hang-ups and errors count as
+/// readable (and writable), so that the next read or write reports them. A signal ends the wait early.
+pub(crate) fn poll(entries: &mut [PollEntry], timeout: Duration) {
+    let mut fds: Vec<libc::pollfd> = entries
+        .iter()
+        .map(|e| libc::pollfd {
+            fd: e.fd,
+            events: libc::POLLIN | if e.want_write { libc::POLLOUT } else { 0 },
+            revents: 0,
+        })
+        .collect();
+    // Rounded up, so that a wait of less than a millisecond does not become a busy loop.
+    let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
+    // SAFETY: the array holds as many entries as its length says.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
+    for (entry, fd) in entries.iter_mut().zip(&fds) {
+        let bad = fd.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
+        entry.readable = ready > 0 && (fd.revents & libc::POLLIN != 0 || bad);
+        entry.writable = ready > 0 && (fd.revents & libc::POLLOUT != 0 || bad);
+    }
+}
+
+/// Whether one descriptor becomes ready for `events` within the time.
+pub(crate) fn poll_one(fd: RawFd, events: libc::c_short, timeout: Duration) -> bool {
+    let mut entry = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
+    // SAFETY: one entry, as the count says.
+    unsafe { libc::poll(&mut entry, 1, ms) > 0 }
+}
+
+/// Makes a dead or unreachable host visible on an otherwise silent connection.
+pub(crate) fn keep_alive(socket: &impl AsRawFd) {
+    let fd = socket.as_raw_fd();
+    let set = |level, name, value: libc::c_int| {
+        // SAFETY: the option value is an int, as its size says. A refusal only costs detection time.
+        unsafe {
+            libc::setsockopt(
+                fd,
+                level,
+                name,
+                (&raw const value).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            );
+        }
+    };
+    set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5);
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3);
+    set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 10_000);
+}
+
+/// One address of one network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InterfaceAddress {
+    pub name: String,
+    pub addr: IpAddr,
+    /// Interface index of a link-local IPv6 address, else 0.
+    pub scope: u32,
+    pub up: bool,
+    pub loopback: bool,
+}
+
+/// Every IPv4 and IPv6 address of this machine, in the kernel's order.
+pub(crate) fn interfaces() -> std::io::Result<Vec<InterfaceAddress>> {
+    let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: getifaddrs writes the head of a list that freeifaddrs below frees.
+    if unsafe { libc::getifaddrs(&mut head) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut next = head;
+    while !next.is_null() {
+        // SAFETY: `next` is a node of the list, which lives until freeifaddrs.
+        let node = unsafe { &*next };
+        next = node.ifa_next;
+        if node.ifa_addr.is_null() || node.ifa_name.is_null() {
+            continue;
+        }
+        // SAFETY: the list holds NUL-terminated names.
+        let name = unsafe { std::ffi::CStr::from_ptr(node.ifa_name) }.to_string_lossy();
+        // SAFETY: ifa_addr is not NULL; every sockaddr starts with its family.
+        let family = i32::from(unsafe { (*node.ifa_addr).sa_family });
+        let (addr, scope) = match family {
+            libc::AF_INET => {
+                // SAFETY: the family says that it is a sockaddr_in.
+                let v4 = unsafe { node.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
+                (
+                    IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))),
+                    0,
+                )
+            }
+            libc::AF_INET6 => {
+                // SAFETY: the family says that it is a sockaddr_in6.
+                let v6 = unsafe { node.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+                (
+                    IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)),
+                    v6.sin6_scope_id,
+                )
+            }
+            _ => continue,
+        };
+        found.push(InterfaceAddress {
+            name: name.into_owned(),
+            addr,
+            scope,
+            up: node.ifa_flags & libc::IFF_UP as u32 != 0,
+            loopback: node.ifa_flags & libc::IFF_LOOPBACK as u32 != 0,
+        });
+    }
+    // SAFETY: `head` came from getifaddrs and nothing refers to the list any more.
+    unsafe { libc::freeifaddrs(head) };
+    Ok(found)
+}

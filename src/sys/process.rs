@@ -1,0 +1,80 @@
+//! Facts about processes and this machine: who is alive, where we run.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// A handle on another process that tells when it ends, immune to the reuse of its number.
+#[derive(Debug)]
+pub(crate) struct ProcessWatch(OwnedFd);
+
+impl ProcessWatch {
+    /// Watches `pid`, if it is the process that started at `start_time` (see [`start_time`]).
+    /// `None`: that process is gone, or the kernel can't watch it; `gone` tells which.
+    pub(crate) fn open(pid: u32, started: u64) -> Option<ProcessWatch> {
+        // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+        // SAFETY: the kernel has just given us this descriptor (close-on-exec by definition).
+        let watch = ProcessWatch(unsafe { OwnedFd::from_raw_fd(fd) });
+        (start_time(pid) == Some(started)).then_some(watch)
+    }
+
+    /// Whether the process has ended (a zombie has).
+    pub(crate) fn ended(&self) -> bool {
+        super::net::poll_one(self.0.as_raw_fd(), libc::POLLIN, Duration::ZERO)
+    }
+}
+
+/// When the process started, in clock ticks since boot; `None` if there is no such process.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the command in parentheses and may hold spaces.
+    let rest = &stat[stat.rfind(')')? + 1..];
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Identity of this machine's boot, the same in all its containers.
+pub(crate) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|s| s.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// Identity of a namespace of this process (`pid`, `net`), 0 if unknown.
+pub(crate) fn namespace(kind: &str) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(format!("/proc/self/ns/{kind}"))
+        .map(|m| m.ino())
+        .unwrap_or(0)
+}
+
+/// Name of this host.
+pub(crate) fn host_name() -> String {
+    let mut buffer = [0u8; 256];
+    // SAFETY: the buffer is writable for its length, and one byte is kept for the terminator.
+    let status = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
+    if status != 0 {
+        return String::from("unknown-host");
+    }
+    let end = buffer.iter().position(|b| *b == 0).unwrap_or(0);
+    String::from_utf8_lossy(&buffer[..end]).into_owned()
+}
+
+/// Random bytes from the kernel.
+pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0u8; N];
+    let mut filled = 0;
+    while filled < N {
+        // SAFETY: the range from `filled` to the end of the array is writable.
+        let got = unsafe { libc::getrandom(bytes[filled..].as_mut_ptr().cast(), N - filled, 0) };
+        if got < 0 {
+            let error = std::io::Error::last_os_error();
+            if error.kind() != std::io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        } else {
+            filled += got as usize;
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,8 @@
+//! What the tests of flagos-comm share: stand-in vendor libraries ([`standins`]), processes as ranks ([`ranks`]) and
+//! the libraries that are under test ([`cargo`]).
+
+pub mod cargo;
+pub mod ranks;
+pub mod standins;
+
+pub use standins::{Broken, Call, CallLog, Standins};
