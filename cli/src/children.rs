@@ -108,6 +108,8 @@ impl Family {
     pub fn new(patience: Patience) -> io::Result<Family> {
         // SAFETY: the set is initialised by sigemptyset before use.
         let signals = unsafe {
+            // Whoever started this process may have asked not to hear of its children.
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut set = std::mem::zeroed();
             libc::sigemptyset(&mut set);
             for signal in FORWARDED.into_iter().chain([libc::SIGCHLD]) {

@@ -143,3 +143,68 @@ pub fn inherited_stream(fd: i32) -> std::io::Result<std::os::unix::net::UnixStre
         Ok(std::os::unix::net::UnixStream::from_raw_fd(fd))
     }
 }
+
+/// Processors of the machine that are on line.
+pub fn processors() -> usize {
+    // SAFETY: no pointers.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1)
+}
+
+/// Binds the calling thread, and what it starts from now on, to its share of the processors that
+/// it may use: the `index`th of `shares` equal parts. Says whether it did; there must be at least
+/// one processor for each.
+pub fn bind(index: usize, shares: usize) -> bool {
+    // SAFETY: zero is an empty cpu_set_t, and all calls get its true size.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut allowed) != 0 {
+            return false;
+        }
+        let most = libc::CPU_SETSIZE as usize;
+        let list: Vec<usize> = (0..most)
+            .filter(|cpu| libc::CPU_ISSET(*cpu, &allowed))
+            .collect();
+        if list.len() < shares || index >= shares {
+            return false;
+        }
+        let (from, to) = (
+            index * list.len() / shares,
+            (index + 1) * list.len() / shares,
+        );
+        let mut own: libc::cpu_set_t = std::mem::zeroed();
+        for cpu in &list[from..to] {
+            libc::CPU_SET(*cpu, &mut own);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &own) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_the_processors_do_not_overlap() {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let bound = |index, shares| {
+            std::thread::spawn(move || {
+                let done = bind(index, shares);
+                // SAFETY: as in the function under test.
+                unsafe {
+                    let mut own: libc::cpu_set_t = std::mem::zeroed();
+                    libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut own);
+                    (done, libc::CPU_COUNT(&own) as usize)
+                }
+            })
+            .join()
+            .expect("thread")
+        };
+        assert!(bound(0, 1).0);
+        assert!(!bound(0, 1 << 20).0);
+        if processors >= 2 {
+            let (first, second) = (bound(0, 2), bound(1, 2));
+            assert!(first.0 && second.0);
+            assert!(first.1 + second.1 <= bound(0, 1).1);
+        }
+    }
+}

@@ -160,6 +160,10 @@ pub struct PerfArgs {
     /// One thread owns all ranks: CommInitAll, and every round of calls in a group
     #[arg(long, help_heading = "Ranks")]
     pub single_thread: bool,
+    /// Let the kernel place the ranks [default: if there are enough cores, each rank that the tool
+    /// starts is bound to its own, as mpirun does]
+    #[arg(long, help_heading = "Ranks")]
+    pub no_bind: bool,
     /// Tiers to try in this order, comma-separated: native, flagcx, host [default:
     /// FLAGOSCOMM_TIERS, else the library's order if every rank has a GPU, else host]
     #[arg(long, value_name = "TIERS", help_heading = "Ranks")]

@@ -138,6 +138,15 @@ fn processes(args: &PerfArgs) -> Result<u8, Failure> {
     Ok(outcome.code())
 }
 
+/// How the ranks are called in the header, after binding this one to its cores.
+fn bound_mode(args: &PerfArgs, kind: &str, rank: usize, ranks: usize) -> String {
+    if !args.no_bind && ranks > 1 && crate::sys::bind(rank, ranks) {
+        format!("{kind} bound to cores")
+    } else {
+        kind.to_owned()
+    }
+}
+
 /// A rank that the tool has started.
 fn child(args: &PerfArgs, rank: usize, ranks: usize) -> Result<u8, Failure> {
     let work = args.work(ranks).map_err(usage)?;
@@ -155,7 +164,8 @@ fn child(args: &PerfArgs, rank: usize, ranks: usize) -> Result<u8, Failure> {
         ranks,
         coord: Coord::new(rank, links),
         local_rank: None,
-        mode: "processes".to_owned(),
+        // Before the library, whose threads inherit it.
+        mode: bound_mode(args, "processes", rank, ranks),
     };
     participate(participant, args, &work, open(args)?).map_err(failed)
 }
@@ -211,7 +221,7 @@ fn threads(args: &PerfArgs) -> Result<u8, Failure> {
                 ranks,
                 coord,
                 local_rank: None,
-                mode: "threads".to_owned(),
+                mode: bound_mode(&args, "threads", rank, ranks),
             };
             let body = || participate(participant, &args, &work, library);
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))

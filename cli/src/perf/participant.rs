@@ -281,7 +281,7 @@ fn header(
         ranks: p.ranks,
         mode: p.mode.clone(),
         hosts: place.hosts.clone(),
-        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        cores: sys::processors(),
         choice,
         memory: match memory {
             Place::Host => "ordinary memory",

@@ -310,10 +310,16 @@ impl Case {
             Pattern::Rounding => self.rounds_once && !average,
             Pattern::Real => false,
         };
+        // Below the normal numbers the spacing no longer shrinks with the value.
+        let spacing = if mantissa < 52 {
+            power_of_two(2 - (1 << (exponent - 1)) - mantissa as i32)
+        } else {
+            0.0
+        };
         let tolerance = if exact {
             0.0
         } else {
-            (n + 2.0) * ulp * size / divisor
+            (n + 2.0) * ulp * size / divisor + spacing
         };
         Expected::Value(round(sum / divisor), tolerance)
     }
