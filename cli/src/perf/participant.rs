@@ -91,7 +91,8 @@ fn survey(p: &mut Participant, devices: usize) -> Result<Survey, String> {
         None => format!("every one of the {} ranks has a device of its own", p.ranks),
         Some((_, _, _, 0)) => "the host tier is used: there is no device".to_owned(),
         Some((_, name, ranks, devices)) => {
-            format!("the host tier is used: {ranks} ranks but {devices} devices on {name}")
+            let s = if *devices == 1 { "" } else { "s" };
+            format!("the host tier is used: {ranks} ranks but {devices} device{s} on {name}")
         }
     };
     let devices_suffice = short.is_none();

@@ -29,7 +29,11 @@ fn the_report_has_every_section_and_passes_here() {
 #[test]
 fn the_report_says_where_it_looked() {
     let ran = run(&["doctor"]);
-    assert!(ran.out.contains("nvidia") && ran.out.contains(".so"), "{}", ran.out);
+    assert!(
+        ran.out.contains("nvidia") && ran.out.contains(".so"),
+        "{}",
+        ran.out
+    );
 }
 
 #[test]

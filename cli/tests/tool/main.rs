@@ -3,6 +3,7 @@
 mod arguments;
 mod doctor;
 mod launch;
+mod native;
 mod perf;
 
 use std::path::PathBuf;

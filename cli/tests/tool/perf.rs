@@ -2,8 +2,7 @@
 
 use crate::{MARK, Ran, eventually, marked, run, scratch, signal, tool};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// A short check of everything.
@@ -75,32 +74,9 @@ fn one_rank() {
     check(&["--ranks", "1"]);
 }
 
-/// `libflagos_comm.so`, built beside the tool.
-fn library() -> PathBuf {
-    let tool = Path::new(env!("CARGO_BIN_EXE_flagos-comm"));
-    let target = tool
-        .parent()
-        .and_then(Path::parent)
-        .expect("target/profile/tool");
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args([
-            "build",
-            "--release",
-            "-p",
-            "flagos-comm-capi-flagos",
-            "--target-dir",
-        ])
-        .arg(target)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .status()
-        .expect("cargo starts");
-    assert!(status.success());
-    target.join("release/libflagos_comm.so")
-}
-
 #[test]
 fn any_library_by_its_c_functions() {
-    let library = library();
+    let library = flagos_comm_testkit::cargo::libflagos();
     let path = library.to_str().expect("UTF-8");
     check(&["--ranks", "2", "--lib", path]);
     check(&["--ranks", "2", "--threads", "--lib", path]);
