@@ -20,7 +20,11 @@ pub(super) const LINE_PAYLOAD: usize = 48;
 pub(super) const SLOT: usize = 16 << 10;
 
 /// Pieces of a point-to-point message that can be under way on one channel.
-pub(super) const CHANNEL_DEPTH: u64 = 2;
+pub(super) const CHANNEL_DEPTH: u64 = 4;
+
+/// Largest payload of one piece of a message: small enough that the receiver takes one piece while the
+/// sender puts the next.
+const CHANNEL_PIECE: usize = 32 << 10;
 
 /// Longest text of a published failure.
 pub(super) const FAILURE_TEXT: usize = 2048;
@@ -77,7 +81,7 @@ impl Offsets {
         let inbound_bytes = clamp(round_up((16 << 20) / ranks, PAGE), 64 << 10, 1 << 20);
         let outbound_bytes = inbound_bytes / 4;
         let per_channel = (16 << 20) / (ranks * ranks * CHANNEL_DEPTH as usize) / 64 * 64;
-        let piece_bytes = clamp(per_channel, 1 << 10, (256 << 10) + PIECE_HEADER) - PIECE_HEADER;
+        let piece_bytes = clamp(per_channel, 1 << 10, CHANNEL_PIECE + PIECE_HEADER) - PIECE_HEADER;
 
         let failure = 0;
         let sleepers = PAGE;
