@@ -2,14 +2,14 @@
 #![forbid(unsafe_code)]
 
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, Made, Parts, not_on};
+use super::{Backend, Comm, Made, Native, Parts, not_on};
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::internal::CommInfo;
 use crate::load;
 use crate::ops::{CLOSED, Call, lock};
 use crate::types::OpKind;
-use crate::vendor::nccl::{Progress, VendorComm};
+use crate::vendor::nccl::Progress;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -359,7 +359,7 @@ pub(crate) fn take_down(comm: &Comm, parts: &Parts, abort: bool) -> Result<()> {
 }
 
 /// Runs the vendor's destroy or abort on a helper thread and waits for it at most so long.
-fn end_vendor(comm: &Comm, native: &Arc<VendorComm>, abort: bool) -> Result<()> {
+fn end_vendor(comm: &Comm, native: &Arc<Native>, abort: bool) -> Result<()> {
     let ending = Arc::clone(native);
     let what = if abort { "abort" } else { "destroy" };
     let (sender, done) = channel();
@@ -396,19 +396,21 @@ fn end_vendor(comm: &Comm, native: &Arc<VendorComm>, abort: bool) -> Result<()> 
     }
 }
 
-fn end_now(native: &VendorComm, device: i32, abort: bool) -> Result<()> {
-    if let Some(driver) = load::process_driver()? {
+fn end_now(native: &Native, device: i32, abort: bool) -> Result<()> {
+    let driver = load::process_driver()?;
+    if let Some(driver) = driver {
         driver.prepare_thread(device)?;
     }
-    if abort {
-        native.abort().map(drop)
+    let _ = if abort {
+        native.abort()?
     } else {
-        native.destroy().map(drop)
-    }
+        native.destroy()?
+    };
+    driver.map_or(Ok(()), |driver| native.word.free(driver))
 }
 
 /// Aborts a vendor's communicator that nobody wants, without waiting for it.
-pub(crate) fn abort_in_background(native: VendorComm) {
+pub(crate) fn abort_in_background(native: Native) {
     let work = move || {
         let outcome = if native.library().symbols.comm_abort.is_some() {
             native.abort()

@@ -3,7 +3,7 @@
 use super::agree::{self, ProbeVote, RankInfo, Verdict};
 use super::options::{Limit, Options};
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, Made, Parts, Ranks, group, rare};
+use super::{Backend, Comm, Made, Native, Parts, Ranks, group, rare};
 use crate::bootstrap::interface::{self, Family, Filter};
 use crate::bootstrap::rendezvous::{self, Hello};
 use crate::bootstrap::unique_id::{self, IdContent, Secret};
@@ -11,7 +11,7 @@ use crate::config::{self, DeviceMode, SocketFamily, Tier};
 use crate::control::channel::Channel;
 use crate::control::patience::{AbortFlag, Impatience, Patience};
 use crate::control::wire::{Reader, Writer};
-use crate::device::Driver;
+use crate::device::{DeviceWord, Driver};
 use crate::error::{Code, Error, Result};
 use crate::host::liveness::{Liveness, PeerProcess};
 use crate::host::op::{HostOp, WaitPolicy};
@@ -22,6 +22,7 @@ use crate::ops::{HOST, INITIALISING, lock};
 use crate::sys::memory::Segment;
 use crate::sys::{fork, process, unix};
 use crate::types::{DataType, MAX_RANKS, OpKind, RedOp, Reduction, UNIQUE_ID_BYTES};
+use crate::vendor::NativePort;
 use crate::vendor::nccl::{CommOptions, Knob, Library, Progress, VendorComm};
 use crate::vendor::port::DevicePolicy;
 use std::os::fd::AsFd;
@@ -608,11 +609,9 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
             };
             let driver = load::process_driver()?
                 .ok_or_else(|| Error::internal("a native communicator without a driver"))?;
-            let table =
-                target
-                    .native
-                    .attach(native.library(), native.raw(), driver, policy, comm.device);
-            target.set_ops(table);
+            let (library, raw) = (native.library(), native.raw());
+            let word = native.word.address();
+            NativePort::attach(target, library, raw, driver, word, policy, comm.device);
         }
         Backend::Host(engine) => {
             let own = &parts.infos[comm.rank() as usize];
@@ -873,7 +872,7 @@ fn native(
         .map(|vote| vote.id)
         .collect();
     let mut helper = VendorInit::start(comm, spec, library, ids)?;
-    let mut own: Option<Result<VendorComm>> = None;
+    let mut own: Option<Result<Native>> = None;
     let mut ready = || {
         let result = helper.poll()?;
         let vote = init_vote(&result.as_ref().map(drop).map_err(Error::clone));
@@ -965,7 +964,7 @@ fn check_answers(comm: &VendorComm, nranks: i32, rank: i32, device: i32) -> Resu
 /// The vendor's init on a helper thread, with the device set: it may hang, and can't be
 /// interrupted by anything but its own abort.
 struct VendorInit {
-    result: std::sync::mpsc::Receiver<Result<VendorComm>>,
+    result: std::sync::mpsc::Receiver<Result<Native>>,
     unwanted: Arc<AtomicBool>,
     title: &'static str,
     received: bool,
@@ -986,11 +985,12 @@ impl VendorInit {
         let abort = comm.abort.clone();
         let flag = Arc::clone(&unwanted);
         let work = move || {
-            let made = || -> Result<VendorComm> {
-                if let Some(driver) = load::process_driver()? {
-                    driver.prepare_thread(device)?;
-                }
-                let of_parent = |handle| -> Result<Arc<VendorComm>> {
+            let made = || -> Result<Native> {
+                let driver = load::process_driver()?
+                    .ok_or_else(|| Error::internal("a vendor's init without a driver"))?;
+                driver.prepare_thread(device)?;
+                let word = DeviceWord::new(driver)?;
+                let of_parent = |handle| -> Result<Arc<Native>> {
                     let parts = table::get(handle)?.parts()?;
                     let native = parts.native().map(Arc::clone);
                     native.ok_or_else(|| Error::internal("the parent is not native"))
@@ -1028,7 +1028,7 @@ impl VendorInit {
                     progress = comm.async_error()?;
                 }
                 check_answers(&comm, nranks, rank, device)?;
-                Ok(comm)
+                Ok(Native { comm, word })
             };
             let result = made();
             // Nobody waits any more: what came too late goes again.
@@ -1053,7 +1053,7 @@ impl VendorInit {
     }
 
     /// The result, once it is there.
-    fn poll(&mut self) -> Option<Result<VendorComm>> {
+    fn poll(&mut self) -> Option<Result<Native>> {
         match self.result.try_recv() {
             Ok(result) => {
                 self.received = true;
@@ -1070,7 +1070,7 @@ impl VendorInit {
     }
 
     /// The others failed or the deadline passed: what this rank has, or gets later, is aborted.
-    fn give_up(&mut self, own: Option<Result<VendorComm>>) {
+    fn give_up(&mut self, own: Option<Result<Native>>) {
         self.unwanted.store(true, Ordering::Release);
         let own = own.or_else(|| self.poll());
         if let Some(Ok(comm)) = own {

@@ -12,7 +12,10 @@ pub(crate) type Handle = usize;
 
 /// The most communicators that one process can have at once.
 const PLACES: usize = 1 << 14;
-const PLACE_BITS: u32 = 1 + PLACES.trailing_zeros();
+/// The place's number stands in a handle where it is the place's offset in the table.
+const PLACE_SHIFT: u32 = size_of::<Place>().trailing_zeros();
+const GENERATION_SHIFT: u32 = PLACE_SHIFT + PLACES.trailing_zeros();
+const _: () = assert!(size_of::<Place>().is_power_of_two() && size_of::<Place>() >= 2);
 
 /// One place. The memory is reserved and never freed; pages that were never used cost nothing.
 #[repr(align(128))]
@@ -39,7 +42,8 @@ struct Free {
 }
 
 static FREE: Mutex<Free> = Mutex::new(Free {
-    used: 0,
+    // The first place is never used: it is NULL's.
+    used: 1,
     free: Vec::new(),
     generation: 0,
 });
@@ -47,15 +51,21 @@ static FREE: Mutex<Free> = Mutex::new(Free {
 /// The place that a handle points into; it may not be the handle's any more.
 #[inline(always)]
 pub(crate) fn place(handle: Handle) -> &'static Place {
-    &TABLE[(handle >> 1) % PLACES]
+    &TABLE[(handle >> PLACE_SHIFT) % PLACES]
 }
 
 impl Place {
+    /// Whether the handle is the live one of this place, or NULL, whose place has no table.
+    #[inline(always)]
+    pub(crate) fn is_live_or_null(&self, handle: Handle) -> bool {
+        self.handle.load(Ordering::Acquire) == handle
+    }
+
     /// Whether the handle is the live one of this place.
     #[inline(always)]
     pub(crate) fn is_live(&self, handle: Handle) -> bool {
         // An unused place holds 0, which is even.
-        (self.handle.load(Ordering::Acquire) == handle) & (handle & 1 == 1)
+        self.is_live_or_null(handle) && handle & 1 == 1
     }
 }
 
@@ -69,7 +79,7 @@ pub(crate) fn insert(comm: Arc<Comm>) -> Result<Handle> {
             // Another copy of this library in the process must not take our handles for its own.
             let seed: [u8; 8] = crate::sys::process::random()
                 .map_err(|e| Error::system("the kernel gave no random bytes", e))?;
-            free.generation = usize::from_le_bytes(seed) >> PLACE_BITS;
+            free.generation = usize::from_le_bytes(seed) >> GENERATION_SHIFT;
         }
         index = match free.free.pop() {
             Some(index) => index,
@@ -87,7 +97,7 @@ pub(crate) fn insert(comm: Arc<Comm>) -> Result<Handle> {
         free.generation = free.generation.wrapping_add(1);
         generation = free.generation;
     }
-    let handle = generation << PLACE_BITS | index << 1 | 1;
+    let handle = generation << GENERATION_SHIFT | index << PLACE_SHIFT | 1;
     let place = &TABLE[index];
     place.target.reset(comm.label(), comm.rank(), comm.nranks());
     place.target.set_ops(&CLOSED);
@@ -112,7 +122,7 @@ pub(crate) fn remove(handle: Handle) -> Option<Arc<Comm>> {
 
 /// Gives a removed handle's place back.
 pub(crate) fn release(handle: Handle) {
-    lock(&FREE).free.push((handle >> 1) % PLACES);
+    lock(&FREE).free.push((handle >> PLACE_SHIFT) % PLACES);
 }
 
 /// The communicator of a live handle.

@@ -1124,3 +1124,24 @@ mod tests {
         assert_eq!(version_text(12090), "12.9");
     }
 }
+
+/// One word of device memory. Like everything of a driver's it is freed by a call, not by a drop.
+#[derive(Debug)]
+pub(crate) struct DeviceWord(UserPtr);
+
+impl DeviceWord {
+    /// Allocates it on the current device.
+    pub(crate) fn new(driver: &Driver) -> Result<DeviceWord> {
+        driver.malloc(8).map(|memory| DeviceWord(UserPtr(memory)))
+    }
+
+    /// Its address on the device.
+    pub(crate) fn address(&self) -> *mut c_void {
+        self.0.get()
+    }
+
+    /// Frees it, once nothing uses it any more.
+    pub(crate) fn free(&self, driver: &Driver) -> Result<()> {
+        driver.free_user(self.0)
+    }
+}
