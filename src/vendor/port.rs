@@ -594,13 +594,46 @@ fn barrier(target: &'static Target, library: &'static Library, stream: *mut c_vo
         let o = library.redop(RedOp::Max)?;
         // SAFETY: the word is ours, on the communicator's device, until the stream is synchronised.
         let result = unsafe { (library.symbols.all_reduce)(word, word, 1, d, o, comm, stream) };
-        let code = outcome(library, "AllReduce of a barrier", result, comm);
+        let mut code = outcome(library, "AllReduce of a barrier", result, comm);
+        while code.as_ref().is_ok_and(|code| *code != 0) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            code = enqueued(target, library);
+        }
         let waited = driver.stream_synchronize(raw);
         // SAFETY: allocated above, and the stream has passed the only work that used it (or is
         // broken, and uses it no more).
         unsafe { driver.free(word)? };
-        let code = code?;
+        code?;
         waited?;
-        Ok(code)
+        not_aborted(target)?;
+        Ok(0)
     })
+}
+
+fn not_aborted(target: &'static Target) -> Result<*mut c_void> {
+    let comm = target.native.comm();
+    if comm.is_null() {
+        return Err(Error::new(
+            Code::Aborted,
+            "the communicator was aborted during the call",
+        ));
+    }
+    Ok(comm)
+}
+
+/// Whether a non-blocking communicator has put its last call on the stream: 0, or InProgress.
+fn enqueued(target: &'static Target, library: &'static Library) -> Result<i32> {
+    let suffix = "CommGetAsyncError";
+    let ask = library.symbols.comm_get_async_error;
+    let ask = ask.ok_or_else(|| library.lacks(suffix))?;
+    let comm = not_aborted(target)?;
+    let mut state = 0;
+    // SAFETY: a communicator that is not aborted; the answer goes to a live local.
+    let result = unsafe { ask(comm, &mut state) };
+    outcome(
+        library,
+        suffix,
+        if result == 0 { state } else { result },
+        comm,
+    )
 }
