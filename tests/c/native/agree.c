@@ -25,10 +25,19 @@ static void optional(flagosComm_t comm)
     printf("suspend: %d %s\n", result, result ? one_line(ERROR()) : "");
     if (!result)
         OK(flagosCommResume(comm));
+    /* What is simulated is never launched, also where the library can't simulate. */
     flagosSimInfo_t sim = FLAGOS_SIM_INFO_INITIALIZER;
+    int *data = device_memory(COUNT * sizeof(int)), host[COUNT];
+    fill(data, my_rank);
+    mark("simulate");
     OK(flagosGroupStart());
+    OK(flagosAllReduce(data, data, COUNT, flagosInt32, flagosMax, comm, NULL));
     result = flagosGroupSimulateEnd(&sim);
     printf("simulate: %d %s\n", result, result ? one_line(ERROR()) : "");
+    mark("end");
+    all_reduce_works(comm, my_rank, n_ranks);
+    get(host, data, sizeof host);
+    EQUAL(host[3], value_of(my_rank, 3));
     result = flagosCommFinalize(comm);
     printf("finalize: %d %s\n", result, result ? one_line(ERROR()) : "");
 }

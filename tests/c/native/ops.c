@@ -291,14 +291,12 @@ static void windows_body(int rank, int n, const flagosUniqueId *id)
     CHECK(!window);
     together();
     EQUAL(count_of("ncclCommWindowRegister"), before);
-    /* The vendor refuses one rank's memory: nobody keeps a window. */
+    /* The vendor refuses one rank's memory: nobody gets a window. */
     static int ordinary[1024];
     result = flagosCommWindowRegister(comm, rank ? (void *)ordinary : memory, 4096, &window, 0);
     CHECK(result != flagosSuccess && !window);
     SAYS(ERROR(), rank ? "ncclCommWindowRegister failed" : "rank 1");
     together();
-    if (getenv("FAKE_LOG"))
-        mark("after the refusal");
     /* Owners of memory. */
     void *own = NULL;
     OK(flagosMemAlloc(&own, 64));

