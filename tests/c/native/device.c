@@ -211,6 +211,8 @@ static void which(void)
     int device = -7;
     if (getenv("PRELOAD"))
         RUNTIME(cudaSetDevice)(2);
+    if (getenv("CONTEXT")) /* a context of the driver below, which the program made by other means */
+        behind(atoi(getenv("CONTEXT")));
     int result = flagosGetDevice(&device);
     printf("device: %d %d\n", result, device);
     if (result)

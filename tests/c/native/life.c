@@ -179,6 +179,8 @@ static void abort_frees_the_peer(void)
     }
     flagosConfig_t config = FLAGOS_CONFIG_INITIALIZER;
     config.blocking = 0;
+    if (getenv("VENDOR_NONBLOCKING"))
+        config.vendorNonblocking = 1;
     IS(flagosInProgress, flagosCommInitRankConfig(&comm, 2, &id, 0, &config));
     sleep_ms(300); /* into the vendor's call, which the log shows */
     start = now();

@@ -220,6 +220,19 @@ fn the_runtime_is_believed() {
         ("0 0", "0 0")
     );
     assert_eq!(outcome.said("current"), "-1");
+    // A context that the program has by other means, such as a runtime of its own, linked in.
+    let below = Standins::builder().without("libcudart.so.13").build();
+    for run in [
+        scenario("device", "which"),
+        scenario("device", "which").over(&below.dir),
+    ] {
+        let outcome = run.env("CONTEXT", "2").ok();
+        assert_eq!(
+            (outcome.said("device"), outcome.said("init")),
+            ("0 2", "0 2")
+        );
+        assert_eq!(outcome.said("current"), "2");
+    }
 }
 
 /// DV-1: only the driver is there. "No context" and "not initialised" are a state of their own, and asking changes nothing.
@@ -281,6 +294,7 @@ fn two_ranks_on_one_device_are_refused_on_both() {
 #[test]
 fn a_library_that_remembers_the_device_is_found() {
     let broken = variant("cached-device", &["--features", "test-cached-device"], &[]);
+    scenario("ops", "finalize").library(&broken).ok();
     type Check = fn(&Path);
     let checks: [(&str, Check); 6] = [
         ("moved", moved),

@@ -84,6 +84,20 @@ fn abort_ends_an_init_inside_the_vendor() {
         .env("FAKE_HANG", "ncclCommInitRank")
         .ok();
     has(&outcome.outputs[1].stderr, &["left behind"]);
+    // The vendor's handle is there already and its init goes on behind it: the vendor's abort ends it.
+    let outcome = scenario("life", "abort_frees_the_peer")
+        .ranks(2)
+        .env("VENDOR_NONBLOCKING", "1")
+        .env_of(1, "FAKE_HANG", "ncclCommInitRank")
+        .ok();
+    assert!(
+        outcome
+            .calls("ncclCommAbort")
+            .iter()
+            .any(|c| c.result == Some(0)),
+        "{:?}",
+        outcome.log
+    );
 }
 
 /// LC-3, HG-1: abort before the peer has arrived; the deadline names who is missing.
