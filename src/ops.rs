@@ -54,6 +54,9 @@ impl Call {
             OpKind::AllReduce | OpKind::ReduceScatter => {
                 format!("{name}(count {count}, {dtype}, {})", op())
             }
+            OpKind::Reduce if self.op == Call::NOT_NOTED => {
+                format!("{name}(count {count}, {dtype}, root {})", self.root)
+            }
             OpKind::Reduce => format!(
                 "{name}(count {count}, {dtype}, {}, root {})",
                 op(),

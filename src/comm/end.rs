@@ -144,8 +144,15 @@ pub(crate) fn compare_calls(comm: &Comm, calls: &[Call]) -> Result<()> {
         }
     }
     let mut writer = Writer::default();
+    // A call that this rank refuses by itself is told to the others, who would wait for it.
+    let mut refused = None;
     for call in &checked {
-        writer.bytes(call.text().as_bytes());
+        let mut text = call.text();
+        if let Err(error) = call.check(comm.rank(), comm.nranks()) {
+            text.push_str(&format!(" (refused there: {})", error.text()));
+            refused.get_or_insert(error);
+        }
+        writer.bytes(text.as_bytes());
     }
     let patience = comm.init_patience();
     let all = lock(&parts.channel).allgather("a comparison of calls", &writer.0, &patience)?;
@@ -157,6 +164,9 @@ pub(crate) fn compare_calls(comm: &Comm, calls: &[Call]) -> Result<()> {
         }
         texts
     };
+    if let Some(refused) = refused {
+        return Err(refused);
+    }
     if all.iter().all(|body| *body == all[0]) {
         return Ok(());
     }

@@ -419,8 +419,12 @@ pub unsafe fn comm_init_all(
         .collect();
     outs.iter().for_each(|o| o.set(0));
     let id = [local_unique_id()?];
-    // Devices only mean something where a driver is and a vendor may be used.
-    let by_device = tiers(options)?.contains(&Tier::Native) && load::process_driver()?.is_some();
+    // Devices only mean something where a driver is. The host tier may have more ranks than devices.
+    let by_device = match load::process_driver()? {
+        Some(_) if devices.is_some() || tiers(options)?.contains(&Tier::Native) => true,
+        Some(driver) => driver.count()? >= ndev,
+        None => false,
+    };
     let mut all = Vec::with_capacity(n);
     for (rank, out) in outs.iter().enumerate() {
         let mut own = options.clone();
@@ -637,7 +641,9 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
                 ),
                 label: comm.label(),
             };
-            target.host.attach(runner, load::process_driver()?);
+            target
+                .host
+                .attach(runner, load::process_driver()?, comm.device);
             target.set_ops(&HOST);
         }
     }
