@@ -43,21 +43,22 @@ static void call(struct both *b, enum way way, size_t count)
 static double host_cost(struct both *b, enum way way, int calls)
 {
     double start, took;
-    int i;
+    int i, bad = 0;
     CUDA(StreamSynchronize(b->r.stream));
     if (way == ours) {
         start = now();
         for (i = 0; i < calls; i++) {
-            F.AllReduce(b->in, b->out, 2, flagosFloat32, flagosSum, b->r.comm, stream_of(&b->r));
+            bad |= F.AllReduce(b->in, b->out, 2, flagosFloat32, flagosSum, b->r.comm, stream_of(&b->r));
         }
         took = now() - start;
     } else {
         start = now();
         for (i = 0; i < calls; i++) {
-            N.AllReduce(b->in, b->out, 2, 7, 0, b->direct, b->r.stream);
+            bad |= N.AllReduce(b->in, b->out, 2, 7, 0, b->direct, b->r.stream);
         }
         took = now() - start;
     }
+    EXPECT(bad == 0, "%s: a call failed", way == ours ? "ours" : "direct");
     CUDA(StreamSynchronize(b->r.stream));
     return took / calls * 1e9;
 }
@@ -220,7 +221,7 @@ static void compare(int rank)
         if (bytes < largest && bytes * 4 > largest) bytes = largest / 4;
     }
     for (i = 0; i < n && rank == 0; i++) {
-        fprintf(i == 0 ? stderr : stderr, "%s%12zu %12.2f %12.2f %10.2f %10.2f %8.3f  %.3f..%.3f\n",
+        fprintf(stderr, "%s%12zu %12.2f %12.2f %10.2f %10.2f %8.3f  %.3f..%.3f\n",
                 i == 0 ? "# all_reduce, float32, sum, 2 ranks; bus bandwidth in GB/s; ratio of bandwidths, ours to direct\n"
                          "#      bytes      ours us    direct us  ours GB/s direct GB/s  ratio  p10..p90\n"
                        : "",

@@ -68,6 +68,7 @@ def lines(rank, name, body):
     except Exception as error:  # noqa: BLE001
         traceback.print_exc()
         detail, failure = None, f"rank {rank}: {type(error).__name__}: {error}".replace("\n", " ")
+    torch.cuda.set_device(rank)
     found = [None] * dist.get_world_size()
     dist.all_gather_object(found, failure)
     failures = [text for text in found if text]
@@ -148,6 +149,7 @@ def child(rank, library):
 
     def graph():
         static = torch.zeros(65536, device="cuda")
+        (static * 2 + 1).sum()  # what torch does at the first use of a kernel is not captured
         torch.cuda.synchronize()
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured):
