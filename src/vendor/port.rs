@@ -356,7 +356,8 @@ unsafe fn by_messages(
 fn barrier(target: &'static Target, library: &'static Library, stream: *mut c_void) -> Result<i32> {
     if target.native.driver().is_capturing(stream_of(stream))? {
         return Err(Error::not_supported(
-            "a barrier that is replayed would synchronise nothing that the graph can see",
+            "the stream is being captured, and a barrier in a graph would synchronise nothing that \
+             the graph can see",
         ));
     }
     let comm = target.native.comm();

@@ -586,9 +586,15 @@ __attribute__((unused)) static void expect_values(int where, const void *device,
 __attribute__((unused)) static void expect_works(int where, struct rank *r, int round)
 {
     enum { count = 5000 };
-    void *in = device_memory(count * 4), *out = device_memory(count * 4);
+    int current = get_device();
+    void *in, *out;
     flagosResult_t result;
+    /* The buffers are the communicator's device's; the call is made with the caller's. */
+    set_device(r->device);
+    in = device_memory(count * 4);
+    out = device_memory(count * 4);
     upload(in, count, r->rank, round);
+    set_device(current);
     /* Ranks of one process: no memory call of one while a kernel of the other waits for it. */
     meet();
     result = F.AllReduce(in, out, count, flagosFloat32, flagosSum, r->comm, stream_of(r));
