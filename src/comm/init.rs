@@ -547,7 +547,7 @@ pub(crate) fn run_all(all: Vec<Pending>) -> Result<bool> {
 fn run(pending: &Pending) -> Result<()> {
     let comm = &pending.comm;
     let made = match &pending.work {
-        Work::Init(spec) => make(comm, spec).map(Some),
+        Work::Init(spec) => make(comm, spec, &comm.init_patience()).map(Some),
         Work::Split { parent, color, key } => super::split::make(comm, *parent, *color, *key),
         Work::Shrink(shrink) => super::split::make_shrunk(comm, shrink).map(Some),
     };
@@ -650,15 +650,14 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
 }
 
 /// From the first connection to a tier that all ranks agreed on.
-pub(crate) fn make(comm: &Comm, spec: &Spec) -> Result<Parts> {
-    let patience = comm.init_patience();
+pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Parts> {
     let id = &spec.ids[0];
     let (rank, nranks) = (comm.rank(), comm.nranks());
     // Several ids are for vendors that want several roots; one rendezvous is enough for us.
     if rank == 0 {
         spec.ids[1..]
             .iter()
-            .for_each(|id| rendezvous::cancel(id, &patience));
+            .for_each(|id| rendezvous::cancel(id, patience));
     }
     let hub = match rank {
         0 => Some(rendezvous::listen(filter_for(id).as_ref(), family())?),
@@ -674,13 +673,13 @@ pub(crate) fn make(comm: &Comm, spec: &Spec) -> Result<Parts> {
             .map(|h| h.addresses.clone())
             .unwrap_or_default(),
     };
-    let addresses = rendezvous::arrive(id, &hello, &patience)?;
+    let addresses = rendezvous::arrive(id, &hello, patience)?;
     let mut channel = match &hub {
-        Some(hub) => Channel::accept(hub, &id.secret, nranks, &patience)?,
-        None => Channel::join(&addresses, &id.secret, rank, nranks, &patience)?,
+        Some(hub) => Channel::accept(hub, &id.secret, nranks, patience)?,
+        None => Channel::join(&addresses, &id.secret, rank, nranks, patience)?,
     };
     drop(hub);
-    let infos = channel.allgather("the exchange of facts", &spec.info.encode(), &patience)?;
+    let infos = channel.allgather("the exchange of facts", &spec.info.encode(), patience)?;
     let infos: Option<Vec<RankInfo>> = infos.iter().map(|i| RankInfo::decode(i)).collect();
     let infos = infos.ok_or_else(|| Error::internal("a rank's facts can't be read"))?;
     channel.set_names(infos.iter().map(RankInfo::place).collect());
@@ -691,8 +690,8 @@ pub(crate) fn make(comm: &Comm, spec: &Spec) -> Result<Parts> {
     for tier in &spec.tiers {
         let outcome = match agree::worth_probing(*tier, &infos) {
             Verdict::Go => match tier {
-                Tier::Native => native(comm, spec, &mut channel, &infos, &patience, &mut code)?,
-                Tier::Host => host(comm, &id.secret, &mut channel, &infos, &patience)?,
+                Tier::Native => native(comm, spec, &mut channel, &infos, patience, &mut code)?,
+                Tier::Host => host(comm, &id.secret, &mut channel, &infos, patience)?,
                 Tier::Flagcx => Err(String::from("FlagCX is not driven by this version")),
             },
             Verdict::Decline(reason) => Err(reason),

@@ -7,6 +7,7 @@ use super::table::{self, Handle};
 use super::{Comm, Parts};
 use crate::bootstrap::unique_id;
 use crate::control::channel::Channel;
+use crate::control::patience::Patience;
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
@@ -108,7 +109,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
     let parent_comm = table::get(parent)?;
     let parts = parent_comm.parts()?;
     let _one = collective(&parts)?;
-    let patience = comm.init_patience();
+    let patience = comm.init_patience().also_ended_by(&parent_comm.abort);
     let own = Part {
         color: (color >= 0).then_some(color),
         key,
@@ -158,6 +159,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
                     color: own.color.unwrap_or(0),
                     key,
                 }),
+                &patience,
             )
         })();
     } else if let Some(native) = parts.native()
@@ -199,6 +201,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
 }
 
 /// Joins a child's own rendezvous, on the parent's tier.
+#[allow(clippy::too_many_arguments)]
 fn child(
     comm: &Comm,
     parts: &Parts,
@@ -207,6 +210,7 @@ fn child(
     nranks: u32,
     id: [u8; UNIQUE_ID_BYTES],
     vendor: Option<VendorParent>,
+    patience: &Patience,
 ) -> Result<Parts> {
     let mut info = parts.infos[parent.rank() as usize].clone();
     info.nranks = nranks;
@@ -218,7 +222,7 @@ fn child(
         info,
         parent: vendor,
     };
-    init::make(comm, &spec)
+    init::make(comm, &spec, patience)
 }
 
 /// Makes a communicator without the excluded ranks, which do not call. `Ok(false)`: in progress.
@@ -307,7 +311,7 @@ pub(crate) fn make_shrunk(comm: &Comm, shrink: &Shrink) -> Result<Parts> {
     let parent = table::get(shrink.parent)?;
     let parts = parent.parts()?;
     let _one = collective(&parts)?;
-    let patience = comm.init_patience();
+    let patience = comm.init_patience().also_ended_by(&parent.abort);
     let (rank, nranks) = (comm.rank(), comm.nranks());
     let id = meet(&parts, survivors, rank, excluded, &patience)?;
     let native = parts
@@ -318,7 +322,9 @@ pub(crate) fn make_shrunk(comm: &Comm, shrink: &Shrink) -> Result<Parts> {
         excluded: excluded.clone(),
         abort: shrink.abort,
     });
-    child(comm, &parts, &parent, rank, nranks, id, vendor)
+    child(
+        comm, &parts, &parent, rank, nranks, id, vendor, &patience,
+    )
 }
 
 /// How the survivors of a shrink get the id of the new rendezvous: under a name that follows from
@@ -328,7 +334,7 @@ fn meet(
     survivors: &[u32],
     new_rank: u32,
     excluded: &[u32],
-    patience: &crate::control::patience::Patience,
+    patience: &Patience,
 ) -> Result<[u8; UNIQUE_ID_BYTES]> {
     let together = survivors
         .iter()

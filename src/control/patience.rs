@@ -34,6 +34,8 @@ pub(crate) enum Impatience {
 pub(crate) struct Patience {
     deadline: Option<Instant>,
     abort: AbortFlag,
+    /// Another communicator whose abort ends the wait too: the parent of the one that is made.
+    parent: Option<AbortFlag>,
 }
 
 impl Patience {
@@ -42,20 +44,27 @@ impl Patience {
         Patience {
             deadline: limit.map(|l| Instant::now() + l),
             abort: abort.clone(),
+            parent: None,
         }
+    }
+
+    /// The same limits, but the abort of a parent ends the wait as well.
+    pub(crate) fn also_ended_by(mut self, parent: &AbortFlag) -> Patience {
+        self.parent = Some(parent.clone());
+        self
     }
 
     /// The same limits, but at least `grace` more than is left now.
     pub(crate) fn with_grace(&self, grace: Duration) -> Patience {
         Patience {
             deadline: self.deadline.map(|d| d + grace),
-            abort: self.abort.clone(),
+            ..self.clone()
         }
     }
 
     /// How long the next step of the wait may last.
     pub(crate) fn slice(&self) -> Result<Duration, Impatience> {
-        if self.abort.is_set() {
+        if self.abort.is_set() || self.parent.as_ref().is_some_and(AbortFlag::is_set) {
             return Err(Impatience::Aborted);
         }
         match self.deadline {
