@@ -19,7 +19,7 @@ use crate::host::shm::ShmEngine;
 use crate::load;
 use crate::ops::{HOST, INITIALISING, lock};
 use crate::sys::memory::Segment;
-use crate::sys::{fork, process, unix};
+use crate::sys::{process, unix};
 use crate::types::{MAX_RANKS, UNIQUE_ID_BYTES};
 use crate::vendor::nccl::{CommOptions, Knob, Library, Progress, VendorComm};
 use crate::vendor::port::{DevicePolicy, NATIVE, NATIVE_GUARDED};
@@ -353,7 +353,6 @@ pub(crate) fn new_comm(
         options: options.clone(),
         device,
         abort: AbortFlag::default(),
-        fork_generation: fork::generation(),
         made: Mutex::new(Made::Pending),
     });
     let handle = table::insert(Arc::clone(&comm))?;

@@ -33,8 +33,6 @@ pub(crate) struct Comm {
     /// The device it is bound to, -1 for none.
     pub device: i32,
     pub abort: AbortFlag,
-    /// The fork generation it was made in.
-    pub fork_generation: u32,
     /// What it became, once its init is over.
     pub made: Mutex<Made>,
 }
@@ -113,18 +111,6 @@ impl Comm {
             self.rank(),
             self.nranks()
         )
-    }
-
-    /// A communicator of before a fork is not the child's.
-    pub(crate) fn check_fork(&self) -> Result<()> {
-        if self.fork_generation == crate::sys::fork::generation() {
-            return Ok(());
-        }
-        Err(Error::invalid_usage(format!(
-            "{} was made before this process was forked: it belongs to the parent. Make \
-             communicators after the fork",
-            self.label()
-        )))
     }
 
     /// What init has made, or why there is nothing.

@@ -322,9 +322,7 @@ pub(crate) fn make_shrunk(comm: &Comm, shrink: &Shrink) -> Result<Parts> {
         excluded: excluded.clone(),
         abort: shrink.abort,
     });
-    child(
-        comm, &parts, &parent, rank, nranks, id, vendor, &patience,
-    )
+    child(comm, &parts, &parent, rank, nranks, id, vendor, &patience)
 }
 
 /// How the survivors of a shrink get the id of the new rendezvous: under a name that follows from
