@@ -8,10 +8,10 @@ use crate::error::{Code, Error, Result};
 use crate::internal::CommInfo;
 use crate::load;
 use crate::ops::{CLOSED, Call, lock};
+use crate::sys::handoff::{Nothing, queue};
 use crate::types::OpKind;
 use crate::vendor::nccl::{Progress, VendorComm};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// How long an abort waits for a thread of its own that is on the control channel.
@@ -40,9 +40,14 @@ pub fn comm_device(handle: Handle) -> Result<i32> {
     Ok(comm.device)
 }
 
-/// Name of the communicator.
+/// Name of the communicator: the caller's, or one that is the same on all ranks.
 pub fn comm_name(handle: Handle) -> Result<String> {
-    Ok(table::get(handle)?.name.clone())
+    let comm = table::get(handle)?;
+    if !comm.name.is_empty() {
+        return Ok(comm.name.clone());
+    }
+    let parts = comm.parts()?;
+    Ok(format!("comm-{:08x}", parts.tag()))
 }
 
 /// What the communicator runs on.
@@ -362,7 +367,7 @@ pub(crate) fn take_down(comm: &Comm, parts: &Parts, abort: bool) -> Result<()> {
 fn end_vendor(comm: &Comm, native: &Arc<VendorComm>, abort: bool) -> Result<()> {
     let ending = Arc::clone(native);
     let what = if abort { "abort" } else { "destroy" };
-    let (sender, done) = channel();
+    let (sender, done) = queue();
     let device = comm.device;
     let abort = abort && ending.library().symbols.comm_abort.is_some();
     let work = move || {
@@ -372,16 +377,10 @@ fn end_vendor(comm: &Comm, native: &Arc<VendorComm>, abort: bool) -> Result<()> 
         .name("flagos-end".into())
         .spawn(work)
         .map_err(|e| Error::system("no thread for the vendor's end", e))?;
-    let result = match comm.destroy_limit() {
-        None => done.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        Some(limit) => done.recv_timeout(limit),
-    };
-    match result {
+    match done.take_within(comm.destroy_limit()) {
         Ok(result) => result,
-        Err(RecvTimeoutError::Disconnected) => {
-            Err(Error::internal("the thread of the vendor's end panicked"))
-        }
-        Err(RecvTimeoutError::Timeout) => {
+        Err(Nothing::Gone) => Err(Error::internal("the thread of the vendor's end panicked")),
+        Err(Nothing::Late) => {
             let error = Error::new(
                 Code::Timeout,
                 format!(

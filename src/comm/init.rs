@@ -18,6 +18,7 @@ use crate::host::port::Runner;
 use crate::host::shm::ShmEngine;
 use crate::load;
 use crate::ops::{HOST, INITIALISING, lock};
+use crate::sys::handoff::{Nothing, Receiver, queue};
 use crate::sys::memory::Segment;
 use crate::sys::{process, unix};
 use crate::types::{MAX_RANKS, UNIQUE_ID_BYTES};
@@ -25,7 +26,6 @@ use crate::vendor::nccl::{CommOptions, Knob, Library, Progress, VendorComm};
 use crate::vendor::port::{DevicePolicy, NATIVE, NATIVE_GUARDED};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -966,7 +966,7 @@ fn check_answers(comm: &VendorComm, nranks: i32, rank: i32, device: i32) -> Resu
 /// The vendor's init on a helper thread, with the device set: it may hang, and can't be
 /// interrupted by anything but its own abort.
 struct VendorInit {
-    result: std::sync::mpsc::Receiver<Result<VendorComm>>,
+    result: Receiver<Result<VendorComm>>,
     unwanted: Arc<AtomicBool>,
     title: &'static str,
     received: bool,
@@ -979,7 +979,7 @@ impl VendorInit {
         library: &'static Library,
         ids: Vec<Vec<u8>>,
     ) -> Result<VendorInit> {
-        let (sender, result) = channel();
+        let (sender, result) = queue();
         let unwanted = Arc::new(AtomicBool::new(false));
         let options = vendor_options(&comm.options)?;
         let (nranks, rank, device) = (comm.nranks() as i32, comm.rank() as i32, comm.device);
@@ -1055,13 +1055,13 @@ impl VendorInit {
 
     /// The result, once it is there.
     fn poll(&mut self) -> Option<Result<VendorComm>> {
-        match self.result.try_recv() {
+        match self.result.try_take() {
             Ok(result) => {
                 self.received = true;
                 Some(result)
             }
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => {
+            Err(Nothing::Late) => None,
+            Err(Nothing::Gone) => {
                 self.received = true;
                 Some(Err(Error::internal(
                     "the thread of the vendor's init panicked",

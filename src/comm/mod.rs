@@ -137,6 +137,14 @@ impl Parts {
         }
     }
 
+    /// A number for people, the same on all ranks. It must not show the secret.
+    fn tag(&self) -> u32 {
+        // FNV-1a
+        self.secret.iter().fold(0x811c_9dc5, |hash: u32, byte| {
+            (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+        })
+    }
+
     /// Records the first failure.
     pub(crate) fn record_failure(&self, error: &Error) {
         lock(&self.failed).get_or_insert_with(|| error.clone());

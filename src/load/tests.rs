@@ -1202,7 +1202,7 @@ fn rule_40_the_runtime_answers() {
         has(
             line(&output, "device"),
             &[
-                "Device(2) HostPinned Unregistered Managed(2) devices 4 bus 0000",
+                "Device(2) HostPinned Unregistered devices 4 bus 0000",
                 "failed with 101",
             ],
         );

@@ -582,6 +582,33 @@ def a_child_of_a_fork_starts_clean():
 
 
 @role
+def keeps_a_child(rank, nranks, _unique):
+    unique = f.unique_id()
+    pid = fork(lambda: time.sleep(60))
+    try:
+        say(unique.hex())
+        plain(rank, nranks, unique)
+        say("used")
+        sys.stdin.readline()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@scenario
+def a_forked_child_does_not_keep_a_used_id_open():
+    """TF-1, BT-2: the listening socket also lies in a child that sleeps; a second use still fails at once."""
+    zero = Process("keeps_a_child", 0, 2, b"")
+    unique = bytes.fromhex(zero.line())
+    Process("plain", 1, 2, unique).end()
+    zero.expect("used")
+    code, seconds, words = told(Process("init_and_tell", 1, 2, unique, env=limits(5)))
+    check(code == f.USAGE and seconds < SLACK and "already used" in words, code, seconds, words)
+    zero.go()
+    zero.end()
+
+
+@role
 def forked_with_communicator(_rank, _nranks, _unique):
     comm = f.init(1, f.unique_id(), 0)
     def body():
@@ -751,12 +778,19 @@ def possessions():
     return {"fds": kinds, "threads": len(os.listdir("/proc/self/task")), "shm": shm, "unix": len(unix), "maps": maps}
 
 
-def settles(before, what, seconds=6):
-    """Waits until this process holds no more than before."""
+def settles(before, what, seconds=6, rendezvous=0):
+    """Waits until this process holds no more than before, but for so many rendezvous that tell latecomers why they
+    failed (a thread and a socket each)."""
     deadline = time.monotonic() + seconds
     while True:
         now = possessions()
-        if now == before:
+        sockets = [held["fds"].pop("socket", 0) for held in (now, before)]
+        threads = [held.pop("threads") for held in (now, before)]
+        same = now == before
+        for held, number, count in zip((now, before), sockets, threads):
+            held["fds"]["socket"] = number
+            held["threads"] = count
+        if same and sockets[0] <= sockets[1] + rendezvous and threads[0] <= threads[1] + rendezvous:
             return
         if time.monotonic() > deadline:
             raise AssertionError(f"after {what}: {now} instead of {before}; threads {thread_names()}")
@@ -845,7 +879,10 @@ def cycles_of_failed_init(_rank, _nranks, _unique):
     failing = [disagree, malformed, missing, aborted, tiers]
     for number in range(cycles()):
         failing[number % len(failing)]()
-    settles(before, f"{cycles()} failed inits", 8)
+    settles(before, f"{cycles()} failed inits", rendezvous=8)
+    if cycles() > 100:
+        # And these end too.
+        settles(before, f"{cycles()} failed inits", 40)
     # And none of this keeps the process from working.
     f.destroy(f.init(1, f.unique_id(), 0))
 
