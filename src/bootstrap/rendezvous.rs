@@ -208,6 +208,8 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // A forked child may hold the socket too: whoever connects would wait for ever.
+        crate::sys::net::stop_listening(&self.listener);
         if self.failed.is_some() {
             AFTERGLOWS.fetch_sub(1, Ordering::Relaxed);
         }

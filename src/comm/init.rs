@@ -3,7 +3,7 @@
 use super::agree::{self, ProbeVote, RankInfo, Verdict};
 use super::options::{Limit, Options};
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, Made, Parts, Ranks, group, rare};
+use super::{Backend, Comm, FirstFailure, Made, Parts, Ranks, group, rare};
 use crate::bootstrap::interface::{self, Family, Filter};
 use crate::bootstrap::rendezvous::{self, Hello};
 use crate::bootstrap::unique_id::{self, IdContent, Secret};
@@ -639,6 +639,7 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
                     comm.collective_limit(),
                 ),
                 label: comm.label(),
+                failed: Arc::clone(&parts.failed),
             };
             target.host.attach(runner, load::process_driver()?);
             target.set_ops(&HOST);
@@ -704,7 +705,7 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
                     channel: Arc::new(Mutex::new(channel)),
                     backend,
                     infos,
-                    failed: Mutex::new(None),
+                    failed: FirstFailure::default(),
                     collective: Mutex::new(()),
                     secret: id.secret,
                 });

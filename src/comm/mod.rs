@@ -71,12 +71,15 @@ pub(crate) struct Parts {
     pub backend: Backend,
     pub infos: Vec<RankInfo>,
     /// The first failure that ended it.
-    pub failed: Mutex<Option<Error>>,
+    pub failed: FirstFailure,
     /// Splits and other collective calls on the control channel come one at a time.
     pub collective: Mutex<()>,
     /// Identity of the communicator, the same on all ranks.
     pub secret: crate::bootstrap::unique_id::Secret,
 }
+
+/// The first failure that ended a communicator, shared with what runs on streams.
+pub(crate) type FirstFailure = Arc<Mutex<Option<Error>>>;
 
 /// What its operations run on.
 pub(crate) enum Backend {

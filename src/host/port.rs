@@ -8,12 +8,12 @@ use super::stage;
 use super::stream;
 use crate::device::{Driver, stream_of};
 use crate::error::{Code, Error, Result};
-use crate::ops::{Call, Target};
+use crate::ops::{Call, Target, lock};
 use crate::sys::turnstile::{Entered, Turn, Turnstile};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// What the operations of one communicator of the host tier run on. Part of reserved memory that
 /// is never freed.
@@ -29,6 +29,8 @@ pub(crate) struct Runner {
     pub liveness: Liveness,
     /// For error texts.
     pub label: String,
+    /// Where an error on a stream is kept for those who ask the communicator.
+    pub failed: Arc<Mutex<Option<Error>>>,
 }
 
 impl HostPort {
@@ -218,12 +220,13 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
                 stream::check(*stream)?;
             }
             let turn = target.host.runner.draw();
+            let carrier = streams.last().copied().unwrap_or(std::ptr::null_mut());
             let work = Submitted {
                 target,
                 turn: Some(turn),
                 batch,
+                deferred: !carrier.is_null(),
             };
-            let carrier = streams.last().copied().unwrap_or(std::ptr::null_mut());
             // Several streams in one group: the carrier waits for what the others hold, and they
             // for the group.
             let mut after = Vec::new();
@@ -251,6 +254,8 @@ struct Submitted {
     target: &'static Target,
     turn: Option<Turn>,
     batch: Batch,
+    /// The call returns before it has run.
+    deferred: bool,
 }
 
 impl Submitted {
@@ -261,7 +266,13 @@ impl Submitted {
         let entered = self.target.host.runner.enter(turn);
         let runner = open(&entered)?;
         // SAFETY: the promise of the caller of `submit`.
-        unsafe { run_batch(runner, &self.batch) }
+        let result = unsafe { run_batch(runner, &self.batch) };
+        if let Err(error) = &result
+            && self.deferred
+        {
+            lock(&runner.failed).get_or_insert_with(|| error.clone());
+        }
+        result
     }
 }
 
