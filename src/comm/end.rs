@@ -9,6 +9,7 @@ use crate::internal::CommInfo;
 use crate::load;
 use crate::ops::{CLOSED, Call, lock};
 use crate::sys::handoff::{Nothing, queue};
+use crate::sys::turnstile::Turn;
 use crate::types::OpKind;
 use crate::vendor::nccl::{Progress, VendorComm};
 use std::sync::Arc;
@@ -228,12 +229,13 @@ pub fn comm_destroy(handle: Handle) -> Result<()> {
     let started = Instant::now();
     let limit = comm.destroy_limit();
     let patient = || limit.is_none_or(|limit| started.elapsed() < limit);
-    if let Backend::Host(engine) = &parts.backend {
-        place(handle).target.host.detach(patient, || engine.abort());
-    }
+    let queued = match &parts.backend {
+        Backend::Host(engine) => place(handle).target.host.detach(patient, || engine.abort()),
+        Backend::Native(_) => None,
+    };
     place(handle).target.native.detach();
     let result = take_down(&comm, &parts, false);
-    table::release(handle);
+    release(handle, queued);
     result
 }
 
@@ -253,14 +255,35 @@ pub fn comm_abort(handle: Handle) -> Result<()> {
             return Ok(());
         }
     };
-    if let Backend::Host(engine) = &parts.backend {
-        engine.abort();
-        place(handle).target.host.detach(|| true, || {});
-    }
+    let queued = match &parts.backend {
+        Backend::Host(engine) => {
+            engine.abort();
+            place(handle).target.host.detach(|| false, || {})
+        }
+        Backend::Native(_) => None,
+    };
     place(handle).target.native.detach();
     let result = take_down(&comm, &parts, true);
-    table::release(handle);
+    release(handle, queued);
     result
+}
+
+/// Gives the place back, now, or when the last queued operation has found that it is too late.
+fn release(handle: Handle, queued: Option<Turn>) {
+    let Some(turn) = queued else {
+        table::release(handle);
+        return;
+    };
+    let work = move || {
+        place(handle).target.host.detach_later(turn);
+        table::release(handle);
+    };
+    let spawned = std::thread::Builder::new()
+        .name("flagos-end".into())
+        .spawn(work);
+    if let Err(e) = spawned {
+        log::warn!("no thread to wait for operations that are still on their streams: {e}");
+    }
 }
 
 /// Stops the work of a communicator that stays for a shrink and its destroy.

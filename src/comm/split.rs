@@ -7,7 +7,7 @@ use super::table::{self, Handle};
 use super::{Comm, Parts};
 use crate::bootstrap::unique_id;
 use crate::control::channel::Channel;
-use crate::control::patience::Patience;
+use crate::control::patience::{Patience, Watch};
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
@@ -65,6 +65,19 @@ fn channel(parts: &Parts) -> MutexGuard<'_, Channel> {
     lock(&parts.channel)
 }
 
+/// Ends the init of a child as soon as the parent is aborted, here or elsewhere, or has lost a rank: one
+/// that will never come to the child's rendezvous.
+fn trouble(parent: &Comm, parts: &Parts) -> Watch {
+    let abort = parent.abort.clone();
+    let channel = std::sync::Arc::clone(&parts.channel);
+    Watch::new(move || {
+        abort.is_set()
+            || channel
+                .try_lock()
+                .is_ok_and(|mut channel| channel.look().is_err() || !channel.all_here())
+    })
+}
+
 fn child_options(parent: &Comm, options: Option<&Options>) -> Options {
     match options {
         Some(options) => options.clone(),
@@ -109,7 +122,9 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
     let parent_comm = table::get(parent)?;
     let parts = parent_comm.parts()?;
     let _one = collective(&parts)?;
-    let patience = comm.init_patience().also_ended_by(&parent_comm.abort);
+    let patience = comm
+        .init_patience()
+        .also_ended_by(trouble(&parent_comm, &parts));
     let own = Part {
         color: (color >= 0).then_some(color),
         key,
@@ -176,7 +191,16 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
         (Err(error), Some(_)) => error.text().to_owned(),
         _ => String::new(),
     };
-    let votes = channel(&parts).allgather("the vote on a split", mine.as_bytes(), &patience)?;
+    let votes = channel(&parts).allgather("the vote on a split", mine.as_bytes(), &patience);
+    let votes = match votes {
+        Ok(votes) => votes,
+        Err(error) => {
+            if let Ok(parts) = &made {
+                let _ = super::end::take_down(comm, parts, true);
+            }
+            return Err(error);
+        }
+    };
     let failed: Vec<String> = votes
         .iter()
         .enumerate()
@@ -311,7 +335,12 @@ pub(crate) fn make_shrunk(comm: &Comm, shrink: &Shrink) -> Result<Parts> {
     let parent = table::get(shrink.parent)?;
     let parts = parent.parts()?;
     let _one = collective(&parts)?;
-    let patience = comm.init_patience().also_ended_by(&parent.abort);
+    let patience = {
+        // Not its channel: that has trouble, or there would be no shrink.
+        let abort = parent.abort.clone();
+        let ended = Watch::new(move || abort.is_set());
+        comm.init_patience().also_ended_by(ended)
+    };
     let (rank, nranks) = (comm.rank(), comm.nranks());
     let id = meet(&parts, survivors, rank, excluded, &patience)?;
     let native = parts

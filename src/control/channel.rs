@@ -522,6 +522,11 @@ impl Channel {
         Ok(())
     }
 
+    /// Whether no rank is known to have left or died.
+    pub(crate) fn all_here(&self) -> bool {
+        self.peers.iter().all(|peer| *peer == Peer::Here)
+    }
+
     /// The first rank that is known to have died, as an error.
     pub(crate) fn first_dead(&self) -> Result<()> {
         match self.peers.iter().find_map(|p| {

@@ -34,8 +34,23 @@ pub(crate) enum Impatience {
 pub(crate) struct Patience {
     deadline: Option<Instant>,
     abort: AbortFlag,
-    /// Another communicator whose abort ends the wait too: the parent of the one that is made.
-    parent: Option<AbortFlag>,
+    watch: Option<Watch>,
+}
+
+/// Something else that ends a wait, as an abort does: `true` when it has happened.
+#[derive(Clone)]
+pub(crate) struct Watch(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Watch {
+    pub(crate) fn new(ended: impl Fn() -> bool + Send + Sync + 'static) -> Watch {
+        Watch(Arc::new(ended))
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watch(..)")
+    }
 }
 
 impl Patience {
@@ -44,13 +59,13 @@ impl Patience {
         Patience {
             deadline: limit.map(|l| Instant::now() + l),
             abort: abort.clone(),
-            parent: None,
+            watch: None,
         }
     }
 
-    /// The same limits, but the abort of a parent ends the wait as well.
-    pub(crate) fn also_ended_by(mut self, parent: &AbortFlag) -> Patience {
-        self.parent = Some(parent.clone());
+    /// The same limits, and one more thing that ends the wait.
+    pub(crate) fn also_ended_by(mut self, watch: Watch) -> Patience {
+        self.watch = Some(watch);
         self
     }
 
@@ -64,7 +79,7 @@ impl Patience {
 
     /// How long the next step of the wait may last.
     pub(crate) fn slice(&self) -> Result<Duration, Impatience> {
-        if self.abort.is_set() || self.parent.as_ref().is_some_and(AbortFlag::is_set) {
+        if self.abort.is_set() || self.watch.as_ref().is_some_and(|watch| watch.0()) {
             return Err(Impatience::Aborted);
         }
         match self.deadline {

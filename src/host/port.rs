@@ -14,6 +14,10 @@ use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long the end of a communicator waits for operations whose waits have been cut short.
+const AFTER_CUT: Duration = Duration::from_secs(1);
 
 /// What the operations of one communicator of the host tier run on. Part of reserved memory that
 /// is never freed.
@@ -54,18 +58,33 @@ impl HostPort {
     }
 
     /// Takes the runner away, after every operation issued before has ended. `patient` is asked
-    /// between looks; when it says no, the waits are cut short by `cut`.
-    pub(crate) fn detach(&self, patient: impl Fn() -> bool, cut: impl FnOnce()) {
+    /// between looks; when it says no, the waits are cut short by `cut`. What is still queued a
+    /// moment later waits on its stream for something that is not ours to cut: then the turn comes
+    /// back, for [`HostPort::detach_later`].
+    pub(crate) fn detach(&self, patient: impl Fn() -> bool, cut: impl FnOnce()) -> Option<Turn> {
         let turn = self.runner.draw();
-        while patient() {
-            if self.runner.is_served(&turn) {
-                break;
+        let served_while = |patient: &dyn Fn() -> bool| {
+            while !self.runner.is_served(&turn) {
+                if !patient() {
+                    return false;
+                }
+                std::thread::sleep(Duration::from_micros(200));
             }
-            std::thread::sleep(std::time::Duration::from_micros(200));
-        }
-        if !self.runner.is_served(&turn) {
+            true
+        };
+        if !served_while(&patient) {
             cut();
+            let since = Instant::now();
+            if !served_while(&|| since.elapsed() < AFTER_CUT) {
+                return Some(turn);
+            }
         }
+        self.detach_later(turn);
+        None
+    }
+
+    /// Waits for the turn as long as it takes, and takes the runner away.
+    pub(crate) fn detach_later(&self, turn: Turn) {
         *self.runner.enter(turn) = None;
     }
 }

@@ -363,3 +363,49 @@ fn splits_inside_a_group() {
     }
     comms.into_iter().for_each(|c| c.destroy().unwrap());
 }
+
+/// LC-3: one rank aborts at any moment, from another thread, while the ranks work, split and end.
+#[test]
+fn abort_at_any_moment() {
+    for round in 0..60u64 {
+        let comms = Communicator::init_local(3, &options()).unwrap();
+        let raw = comms[round as usize % 3].as_raw();
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_micros(round * 97 % 4000));
+                // The rank may have destroyed it by itself.
+                let _ = internal::comm_abort(raw);
+            });
+            for (rank, comm) in comms.iter().enumerate() {
+                scope.spawn(move || {
+                    for step in 0..200 {
+                        let mut values = vec![1f32; 1 + step * 50];
+                        let done = all_reduce(
+                            comm,
+                            &mut values,
+                            DataType::Float32,
+                            RedOp::Sum,
+                            Stream::DEFAULT,
+                        );
+                        if done.is_err() {
+                            return;
+                        }
+                        if step % 10 == 3 {
+                            match comm.split(Some(0), rank as i32) {
+                                Ok(Some(child)) => child.destroy().unwrap(),
+                                _ => return,
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "round {round}: {:?}",
+            begin.elapsed()
+        );
+        drop(comms);
+    }
+}

@@ -259,3 +259,44 @@ fn a_group_over_two_streams() {
         }
     });
 }
+
+/// The operation waits on its stream for an event of another communicator that is stuck: abort and
+/// destroy do not wait for it.
+#[test]
+fn abort_and_destroy_do_not_wait_for_other_streams() {
+    if !host_streams() {
+        return;
+    }
+    for destroy in [false, true] {
+        let mut options = options();
+        options.destroy_timeout = Limit::After(Duration::from_millis(200));
+        let mut stuck = Communicator::init_local(2, &options).unwrap();
+        let mut comms = Communicator::init_local(2, &options).unwrap();
+        let (_other, comm) = (comms.pop().unwrap(), comms.pop().unwrap());
+        let (first, second) = (Stream::create().unwrap(), Stream::create().unwrap());
+        let event = internal::event_create(false).unwrap();
+        let (mut a, mut b) = (vec![1i64; 100_000], vec![1i64; 100_000]);
+        add(&stuck[0], &mut a, first);
+        internal::event_record(event, first.0).unwrap();
+        internal::stream_wait_event(second.0, event).unwrap();
+        add(&comm, &mut b, second);
+        let begin = Instant::now();
+        if destroy {
+            let _ = comm.destroy();
+        } else {
+            comm.abort().unwrap();
+        }
+        assert!(begin.elapsed() < Duration::from_secs(4));
+        stuck.swap_remove(0).abort().unwrap();
+        assert_eq!(first.synchronize().unwrap_err().code(), Code::Aborted);
+        let error = second.synchronize().unwrap_err();
+        assert!(
+            matches!(error.code(), Code::Aborted | Code::InvalidUsage),
+            "{error}"
+        );
+        internal::event_destroy(event).unwrap();
+        for stream in [first, second] {
+            stream.destroy().unwrap();
+        }
+    }
+}

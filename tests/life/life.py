@@ -364,6 +364,54 @@ def a_rank_killed_inside_a_collective_frees_the_others():
     check(time.monotonic() - begin < SLACK)
 
 
+@role
+def works(rank, nranks, unique):
+    """Everything in a row; says how it ended."""
+    say("up")
+    sys.stdin.readline()
+    try:
+        comm = f.init(nranks, unique, rank)
+        for _ in range(30):
+            f.all_reduce(comm, [1.0] * 3000)
+            child = f.split(comm, rank % 2, 0)
+            f.all_reduce(child)
+            f.destroy(child)
+        f.destroy(comm)
+        say("ok")
+    except f.Failed as error:
+        say(f"{error.code} {error.words}")
+        try:
+            f.destroy(comm)
+        except NameError:
+            pass
+
+
+@scenario
+def a_rank_killed_at_any_moment():
+    """HG-1, LC-1: whatever the killed rank was doing, the others end soon, with an error that is not a deadline."""
+    chance = random.Random(7)
+    rounds = 200 if cycles() > 100 else 24
+    for number in range(rounds):
+        ranks = start(4, "works", f.unique_id(), env={"FLAGOSCOMM_INIT_TIMEOUT": "3"})
+        for one in ranks:
+            one.expect("up")
+        for one in ranks:
+            one.go()
+        dying = chance.randrange(4)
+        delay = chance.uniform(0.0, 0.1)
+        time.sleep(delay)
+        ranks[dying].kill()
+        begin = time.monotonic()
+        for one in (r for n, r in enumerate(ranks) if n != dying):
+            line = one.line(30)
+            took = time.monotonic() - begin
+            # Only of a rank that had not yet connected nobody can know.
+            never_came = line.startswith(f"{f.TIMEOUT} ") and f"missing: rank {dying} of 4" in line and "InitRank" in line
+            check(line == "ok" or line.startswith(f"{f.REMOTE} ") or never_came, number, dying, delay, line)
+            check(took < 10, "round", number, "rank", dying, "killed after", delay, "s:", took, line)
+            one.end()
+
+
 # ---- LC-2
 
 @role
@@ -1004,6 +1052,17 @@ def a_split_with_a_dead_rank_fails_everywhere():
 
 
 # ---- LC-5, mixed ranks
+
+@scenario
+def a_process_may_start_over_and_change_its_environment():
+    """LC-5: 30 times init and destroy; the vendor was chosen once, and a later GEMS_VENDOR changes nothing."""
+    plain(0, 1, f.unique_id())
+    libc = ctypes.CDLL(None)
+    for number in range(30):
+        libc.setenv(b"GEMS_VENDOR", [b"nvidai", b"nvidia", b"ascend"][number % 3], 1)
+        plain(0, 1, f.unique_id())
+    libc.unsetenv(b"GEMS_VENDOR")
+
 
 @role
 def two_thread_ranks(process, processes, unique):

@@ -63,6 +63,7 @@ scenarios! {
     a_rank_that_exits_before_the_first_collective_is_noticed
     destroy_after_a_peer_was_killed_returns
     a_rank_killed_inside_a_collective_frees_the_others
+    a_rank_killed_at_any_moment
     a_program_may_exit_without_destroying
     abort_frees_a_thread_that_waits_in_a_collective
     abort_of_an_init_that_waits_for_ranks
@@ -80,6 +81,7 @@ scenarios! {
     a_communicator_shrinks_after_a_rank_was_killed
     splits_of_splits
     a_split_with_a_dead_rank_fails_everywhere
+    a_process_may_start_over_and_change_its_environment
     threads_and_processes_as_ranks_of_one_communicator
     calls_that_differ_are_an_error_on_every_rank
     the_cost_of_init
