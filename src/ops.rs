@@ -215,19 +215,32 @@ type Counts = *const usize;
 #[derive(Debug)]
 #[allow(clippy::type_complexity)]
 pub(crate) struct Ops {
-    pub all_reduce: unsafe fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
-    pub broadcast: unsafe fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
-    pub reduce: unsafe fn(Buf, BufMut, usize, i32, i32, i32, &'static Target, BufMut) -> i32,
-    pub all_gather: unsafe fn(Buf, BufMut, usize, i32, &'static Target, BufMut) -> i32,
-    pub reduce_scatter: unsafe fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
-    pub gather: unsafe fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
-    pub scatter: unsafe fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
-    pub all_to_all: unsafe fn(Buf, BufMut, usize, i32, &'static Target, BufMut) -> i32,
-    pub all_to_allv:
-        unsafe fn(Buf, Counts, Counts, BufMut, Counts, Counts, i32, &'static Target, BufMut) -> i32,
-    pub send: unsafe fn(Buf, usize, i32, i32, &'static Target, BufMut) -> i32,
-    pub recv: unsafe fn(BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
-    pub barrier: unsafe fn(&'static Target, BufMut) -> i32,
+    pub all_reduce:
+        unsafe extern "C" fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub broadcast:
+        unsafe extern "C" fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub reduce:
+        unsafe extern "C" fn(Buf, BufMut, usize, i32, i32, i32, &'static Target, BufMut) -> i32,
+    pub all_gather: unsafe extern "C" fn(Buf, BufMut, usize, i32, &'static Target, BufMut) -> i32,
+    pub reduce_scatter:
+        unsafe extern "C" fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub gather: unsafe extern "C" fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub scatter: unsafe extern "C" fn(Buf, BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub all_to_all: unsafe extern "C" fn(Buf, BufMut, usize, i32, &'static Target, BufMut) -> i32,
+    pub all_to_allv: unsafe extern "C" fn(
+        Buf,
+        Counts,
+        Counts,
+        BufMut,
+        Counts,
+        Counts,
+        i32,
+        &'static Target,
+        BufMut,
+    ) -> i32,
+    pub send: unsafe extern "C" fn(Buf, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub recv: unsafe extern "C" fn(BufMut, usize, i32, i32, &'static Target, BufMut) -> i32,
+    pub barrier: unsafe extern "C" fn(&'static Target, BufMut) -> i32,
 }
 
 /// A custom reduction operator of one communicator.
@@ -242,16 +255,17 @@ pub(crate) struct CustomRedOp {
 /// What an operation needs of its communicator: the tier's table and what its functions read.
 /// Lives in reserved memory that is never freed, so that a late call finds a closed table and
 /// never a dangling pointer. Its initial state is all zero bytes, which cost nothing in the file.
+#[repr(C)]
 pub(crate) struct Target {
     ops: AtomicPtr<Ops>,
+    /// Operations so far; for error texts.
+    pub sequence: AtomicU64,
+    pub rank: AtomicU32,
+    pub nranks: AtomicU32,
     /// The vendor's functions and its communicator, on the native tier.
     pub native: crate::vendor::NativePort,
     /// The host tier's runner.
     pub host: HostPort,
-    pub rank: AtomicU32,
-    pub nranks: AtomicU32,
-    /// Operations so far; for error texts.
-    pub sequence: AtomicU64,
     cold: Mutex<Option<Box<Cold>>>,
 }
 
@@ -432,7 +446,7 @@ macro_rules! collecting_ops {
     ($handler:path) => {
         $crate::ops::Ops {
             all_reduce: {
-                unsafe fn f(
+                unsafe extern "C" fn f(
                     s: *const std::ffi::c_void,
                     r: *mut std::ffi::c_void,
                     n: usize,
@@ -444,12 +458,12 @@ macro_rules! collecting_ops {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::AllReduce);
                     (c.send, c.recv, c.count, c.dtype, c.op, c.stream) = (s, r, n, d, o, q);
                     // SAFETY: the caller's promise about the buffers, passed on.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
             broadcast: {
-                unsafe fn f(
+                unsafe extern "C" fn f(
                     s: *const std::ffi::c_void,
                     r: *mut std::ffi::c_void,
                     n: usize,
@@ -461,13 +475,13 @@ macro_rules! collecting_ops {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Broadcast);
                     (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
                     // SAFETY: as above.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
             reduce: {
                 #[allow(clippy::too_many_arguments)]
-                unsafe fn f(
+                unsafe extern "C" fn f(
                     s: *const std::ffi::c_void,
                     r: *mut std::ffi::c_void,
                     n: usize,
@@ -481,12 +495,12 @@ macro_rules! collecting_ops {
                     (c.send, c.recv, c.count, c.dtype, c.op, c.root, c.stream) =
                         (s, r, n, d, o, p, q);
                     // SAFETY: as above.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
             all_gather: {
-                unsafe fn f(
+                unsafe extern "C" fn f(
                     s: *const std::ffi::c_void,
                     r: *mut std::ffi::c_void,
                     n: usize,
@@ -497,12 +511,12 @@ macro_rules! collecting_ops {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::AllGather);
                     (c.send, c.recv, c.count, c.dtype, c.stream) = (s, r, n, d, q);
                     // SAFETY: as above.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
             reduce_scatter: {
-                unsafe fn f(
+                unsafe extern "C" fn f(
                     s: *const std::ffi::c_void,
                     r: *mut std::ffi::c_void,
                     n: usize,
@@ -514,12 +528,12 @@ macro_rules! collecting_ops {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::ReduceScatter);
                     (c.send, c.recv, c.count, c.dtype, c.op, c.stream) = (s, r, n, d, o, q);
                     // SAFETY: as above.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
             gather: {
-                unsafe fn f(
+                unsafe extern "C" fn f(
                     s: *const std::ffi::c_void,
                     r: *mut std::ffi::c_void,
                     n: usize,
@@ -531,12 +545,12 @@ macro_rules! collecting_ops {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Gather);
                     (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
                     // SAFETY: as above.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
             scatter: {
-                unsafe fn f(
+                unsafe extern "C" fn f(
                     s: *const std::ffi::c_void,
                     r: *mut std::ffi::c_void,
                     n: usize,
@@ -548,12 +562,12 @@ macro_rules! collecting_ops {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Scatter);
                     (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
                     // SAFETY: as above.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
             all_to_all: {
-                unsafe fn f(
+                unsafe extern "C" fn f(
                     s: *const std::ffi::c_void,
                     r: *mut std::ffi::c_void,
                     n: usize,
@@ -564,13 +578,13 @@ macro_rules! collecting_ops {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::AllToAll);
                     (c.send, c.recv, c.count, c.dtype, c.stream) = (s, r, n, d, q);
                     // SAFETY: as above.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
             all_to_allv: {
                 #[allow(clippy::too_many_arguments)]
-                unsafe fn f(
+                unsafe extern "C" fn f(
                     s: *const std::ffi::c_void,
                     sc: *const usize,
                     sd: *const usize,
@@ -585,12 +599,12 @@ macro_rules! collecting_ops {
                     (c.send, c.recv, c.dtype, c.stream) = (s, r, d, q);
                     c.vector = [sc, sd, rc, rd];
                     // SAFETY: as above.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
             send: {
-                unsafe fn f(
+                unsafe extern "C" fn f(
                     s: *const std::ffi::c_void,
                     n: usize,
                     d: i32,
@@ -601,12 +615,12 @@ macro_rules! collecting_ops {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Send);
                     (c.send, c.count, c.dtype, c.root, c.stream) = (s, n, d, p, q);
                     // SAFETY: as above.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
             recv: {
-                unsafe fn f(
+                unsafe extern "C" fn f(
                     r: *mut std::ffi::c_void,
                     n: usize,
                     d: i32,
@@ -617,16 +631,19 @@ macro_rules! collecting_ops {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Recv);
                     (c.recv, c.count, c.dtype, c.root, c.stream) = (r, n, d, p, q);
                     // SAFETY: as above.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
             barrier: {
-                unsafe fn f(t: &'static $crate::ops::Target, q: *mut std::ffi::c_void) -> i32 {
+                unsafe extern "C" fn f(
+                    t: &'static $crate::ops::Target,
+                    q: *mut std::ffi::c_void,
+                ) -> i32 {
                     let mut c = $crate::ops::Call::new($crate::types::OpKind::Barrier);
                     c.stream = q;
                     // SAFETY: as above.
-                    unsafe { $handler(t, &c) }
+                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
                 }
                 f
             },
@@ -634,6 +651,29 @@ macro_rules! collecting_ops {
     };
 }
 pub(crate) use collecting_ops;
+
+/// Runs what may panic; a panic becomes `InternalError` with its text. The functions of the tables
+/// are C functions, which nothing may unwind out of.
+#[inline(always)]
+pub(crate) fn guarded(target: &'static Target, body: impl FnOnce() -> i32) -> i32 {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+        Ok(code) => code,
+        Err(payload) => panicked(target, payload.as_ref()),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn panicked(target: &'static Target, payload: &(dyn std::any::Any + Send)) -> i32 {
+    let text = payload
+        .downcast_ref::<&'static str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no text");
+    target.fail(Error::internal(format!(
+        "panicked: {text}. This is a fault of flagos-comm, please report it"
+    )))
+}
 
 unsafe fn closed(target: &'static Target, call: &Call) -> i32 {
     target.fail_call(

@@ -3,7 +3,7 @@
 use super::table::{self, Handle, Place, place};
 use super::{group, rare};
 use crate::error::{Error, last};
-use crate::ops::{Call, dispatch};
+use crate::ops::{Call, dispatch, guarded};
 use crate::types::OpKind;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -18,6 +18,13 @@ fn ready(place: &'static Place, handle: Handle) -> bool {
 #[cold]
 #[inline(never)]
 unsafe fn rarely(handle: Handle, call: Call) -> i32 {
+    guarded(&place(handle).target, || {
+        // SAFETY: the caller's promise about the buffers.
+        unsafe { rarely_unguarded(handle, call) }
+    })
+}
+
+unsafe fn rarely_unguarded(handle: Handle, call: Call) -> i32 {
     let comm = match table::get(handle) {
         Ok(comm) => comm,
         Err(error) => {

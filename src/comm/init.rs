@@ -9,11 +9,12 @@ use crate::bootstrap::rendezvous::{self, Hello};
 use crate::bootstrap::unique_id::{self, IdContent, Secret};
 use crate::config::{self, DeviceMode, SocketFamily, Tier};
 use crate::control::channel::Channel;
-use crate::control::patience::{AbortFlag, Patience};
+use crate::control::patience::{AbortFlag, Impatience, Patience};
 use crate::control::wire::{Reader, Writer};
 use crate::device::Driver;
 use crate::error::{Code, Error, Result};
 use crate::host::liveness::{Liveness, PeerProcess};
+use crate::host::op::{HostOp, WaitPolicy};
 use crate::host::port::Runner;
 use crate::host::shm::ShmEngine;
 use crate::load;
@@ -21,9 +22,10 @@ use crate::ops::{HOST, INITIALISING, lock};
 use crate::sys::handoff::{Nothing, Receiver, queue};
 use crate::sys::memory::Segment;
 use crate::sys::{process, unix};
-use crate::types::{MAX_RANKS, UNIQUE_ID_BYTES};
+use crate::types::{DataType, MAX_RANKS, OpKind, RedOp, Reduction, UNIQUE_ID_BYTES};
 use crate::vendor::nccl::{CommOptions, Knob, Library, Progress, VendorComm};
-use crate::vendor::port::{DevicePolicy, NATIVE, NATIVE_GUARDED};
+use crate::vendor::port::DevicePolicy;
+use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -606,14 +608,10 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
             };
             let driver = load::process_driver()?
                 .ok_or_else(|| Error::internal("a native communicator without a driver"))?;
-            target
-                .native
-                .attach(native.library(), native.raw(), driver, policy, comm.device);
-            let table = if policy == DevicePolicy::Trust {
-                &NATIVE
-            } else {
-                &NATIVE_GUARDED
-            };
+            let table =
+                target
+                    .native
+                    .attach(native.library(), native.raw(), driver, policy, comm.device);
             target.set_ops(table);
         }
         Backend::Host(engine) => {
@@ -1199,7 +1197,41 @@ fn host(
         }
         (None, None) => return Err(Error::internal("no segment after a good vote")),
     };
+    // The first collective shows the engine on which processors the ranks may run.
+    let first = HostOp {
+        kind: OpKind::Barrier,
+        send: std::ptr::null(),
+        recv: std::ptr::null_mut(),
+        count: 0,
+        dtype: DataType::Int8,
+        reduction: Reduction::Builtin(RedOp::Sum),
+        root: 0,
+        vector: None,
+    };
+    // SAFETY: a barrier has no buffers.
+    unsafe { engine.run(&first, &InitWait(patience, RefCell::new(channel)))? };
     Ok(Ok(Backend::Host(Arc::new(engine))))
+}
+
+/// The wait of an init inside the engine: its limits, and the channel, which knows who has died.
+struct InitWait<'a>(&'a Patience, RefCell<&'a mut Channel>);
+
+impl WaitPolicy for InitWait<'_> {
+    fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
+        self.0.slice().map(drop).map_err(|end| {
+            let missing = rendezvous::ranks_text(waiting_for());
+            match end {
+                Impatience::Expired => Error::new(
+                    Code::Timeout,
+                    format!("timed out in the first barrier; missing: rank {missing}"),
+                ),
+                Impatience::Aborted => Error::new(Code::Aborted, "aborted in the first barrier"),
+            }
+        })?;
+        let mut channel = self.1.borrow_mut();
+        channel.look()?;
+        channel.first_dead()
+    }
 }
 
 /// How long a connection to the segment's socket may take to prove that it belongs here.

@@ -45,7 +45,7 @@ pub(crate) fn accept(listener: &UnixListener, deadline: Instant) -> Result<UnixS
     }
 }
 
-/// Connects to an abstract name; while nobody listens there or the queue is full, tries again until
+/// Connects to an abstract name; while nobody listens there, tries again until
 /// the deadline.
 pub(crate) fn connect(name: &[u8], deadline: Instant) -> Result<UnixStream> {
     const WHAT: &str = "connecting to an abstract unix socket";

@@ -7,16 +7,69 @@ use crate::error::{Code, Error, Result};
 use crate::ops::{Call, Ops, Target};
 use crate::types::{DataType, FIRST_CUSTOM_REDOP, OpKind, RedOp};
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 /// What the operations of one communicator need of its vendor. Part of reserved memory that is
-/// never freed.
+/// never freed. The first fields are all that the short path reads.
+#[repr(C)]
 pub(crate) struct NativePort {
-    library: AtomicPtr<Library>,
     comm: AtomicPtr<c_void>,
-    driver: AtomicPtr<Driver>,
+    /// Data types below this number have the vendor's number for theirs and are there.
+    dtypes: AtomicU32,
+    /// The same for operators.
+    redops: AtomicU32,
+    /// Data types of the functions that came late; 0 where one of them is missing.
+    late_dtypes: AtomicU32,
     policy: AtomicU8,
     device: AtomicI32,
+    functions: Functions,
+    library: AtomicPtr<Library>,
+    driver: AtomicPtr<Driver>,
+}
+
+macro_rules! functions {
+    ($($field:ident: ($($arg:ty),*);)*) => {
+        /// The vendor's functions of the short path, copied to where it finds them at once.
+        #[repr(C)]
+        struct Functions {
+            $($field: AtomicPtr<c_void>,)*
+        }
+
+        impl Functions {
+            const fn none() -> Functions {
+                Functions {
+                    $($field: AtomicPtr::new(std::ptr::null_mut()),)*
+                }
+            }
+
+            $(
+                #[inline(always)]
+                fn $field(&self) -> unsafe extern "C" fn($($arg),*) -> c_int {
+                    let function = self.$field.load(Ordering::Relaxed);
+                    // SAFETY: the short path's table is installed only after `attach` has stored
+                    // functions of this type here.
+                    unsafe { std::mem::transmute::<*mut c_void, _>(function) }
+                }
+            )*
+        }
+    };
+}
+
+type Ptr = *mut c_void;
+type Const = *const c_void;
+
+functions! {
+    all_reduce: (Const, Ptr, usize, c_int, c_int, Ptr, Ptr);
+    broadcast: (Const, Ptr, usize, c_int, c_int, Ptr, Ptr);
+    reduce: (Const, Ptr, usize, c_int, c_int, c_int, Ptr, Ptr);
+    all_gather: (Const, Ptr, usize, c_int, Ptr, Ptr);
+    reduce_scatter: (Const, Ptr, usize, c_int, c_int, Ptr, Ptr);
+    send: (Const, usize, c_int, c_int, Ptr, Ptr);
+    recv: (Ptr, usize, c_int, c_int, Ptr, Ptr);
+    gather: (Const, Ptr, usize, c_int, c_int, Ptr, Ptr);
+    scatter: (Const, Ptr, usize, c_int, c_int, Ptr, Ptr);
+    all_to_all: (Const, Ptr, usize, c_int, Ptr, Ptr);
 }
 
 /// What is done about the calling thread's current device around a call.
@@ -31,18 +84,31 @@ pub(crate) enum DevicePolicy {
     Error = 2,
 }
 
+/// How many numbers from 0 on a map leaves as they are.
+fn identity_prefix<const N: usize>(map: &[c_int; N]) -> u32 {
+    let same = map
+        .iter()
+        .enumerate()
+        .take_while(|(n, value)| **value == *n as c_int);
+    same.count() as u32
+}
+
 impl NativePort {
     pub(crate) const fn new() -> NativePort {
         NativePort {
-            library: AtomicPtr::new(std::ptr::null_mut()),
             comm: AtomicPtr::new(std::ptr::null_mut()),
-            driver: AtomicPtr::new(std::ptr::null_mut()),
+            dtypes: AtomicU32::new(0),
+            redops: AtomicU32::new(0),
+            late_dtypes: AtomicU32::new(0),
             policy: AtomicU8::new(DevicePolicy::Trust as u8),
             device: AtomicI32::new(0),
+            functions: Functions::none(),
+            library: AtomicPtr::new(std::ptr::null_mut()),
+            driver: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
 
-    /// Puts a vendor's communicator behind the table.
+    /// Puts a vendor's communicator behind the table, and gives the table.
     pub(crate) fn attach(
         &self,
         library: &'static Library,
@@ -50,7 +116,46 @@ impl NativePort {
         driver: &'static Driver,
         policy: DevicePolicy,
         device: i32,
-    ) {
+    ) -> &'static Ops {
+        let symbols = &library.symbols;
+        let dtypes = identity_prefix(&library.dtypes);
+        let late =
+            symbols.gather.is_some() && symbols.scatter.is_some() && symbols.all_to_all.is_some();
+        self.dtypes.store(dtypes, Ordering::Relaxed);
+        self.redops
+            .store(identity_prefix(&library.redops), Ordering::Relaxed);
+        self.late_dtypes
+            .store(if late { dtypes } else { 0 }, Ordering::Relaxed);
+        let f = &self.functions;
+        for (place, function) in [
+            (&f.all_reduce, symbols.all_reduce as *mut c_void),
+            (&f.broadcast, symbols.broadcast as *mut c_void),
+            (&f.reduce, symbols.reduce as *mut c_void),
+            (&f.all_gather, symbols.all_gather as *mut c_void),
+            (&f.reduce_scatter, symbols.reduce_scatter as *mut c_void),
+            (&f.send, symbols.send as *mut c_void),
+            (&f.recv, symbols.recv as *mut c_void),
+            (
+                &f.gather,
+                symbols
+                    .gather
+                    .map_or(std::ptr::null_mut(), |f| f as *mut c_void),
+            ),
+            (
+                &f.scatter,
+                symbols
+                    .scatter
+                    .map_or(std::ptr::null_mut(), |f| f as *mut c_void),
+            ),
+            (
+                &f.all_to_all,
+                symbols
+                    .all_to_all
+                    .map_or(std::ptr::null_mut(), |f| f as *mut c_void),
+            ),
+        ] {
+            place.store(function, Ordering::Relaxed);
+        }
         self.library
             .store(std::ptr::from_ref(library).cast_mut(), Ordering::Relaxed);
         self.driver
@@ -58,6 +163,11 @@ impl NativePort {
         self.policy.store(policy as u8, Ordering::Relaxed);
         self.device.store(device, Ordering::Relaxed);
         self.comm.store(comm, Ordering::Release);
+        if policy == DevicePolicy::Trust {
+            &NATIVE
+        } else {
+            &NATIVE_CLOSELY
+        }
     }
 
     /// Takes it away again.
@@ -117,265 +227,162 @@ impl NativePort {
     }
 }
 
-/// The vendor's number, if there is one.
-#[inline(always)]
-fn mapped<const N: usize>(map: &[c_int; N], raw: i32) -> Option<c_int> {
-    match map.get(raw as u32 as usize) {
-        Some(value) if *value != Library::UNSUPPORTED => Some(*value),
-        _ => None,
-    }
-}
-
-/// Counts beyond this are looked at closely.
+/// Larger counts are looked at closely.
 const PLAIN_COUNT: usize = 1 << 56;
 
-/// Whether buffers and count are beyond doubt, whatever the rank.
-#[inline(always)]
-fn plain(send: *const c_void, recv: *const c_void, count: usize) -> bool {
-    (!send.is_null() & !recv.is_null() & (count < PLAIN_COUNT)) | (count == 0)
+/// What an error text needs of a call that the vendor refused. It is written to the stack before
+/// the vendor's call, by volatile writes: kept in registers over the call, it would cost as many
+/// pushes and pops on every call that succeeds.
+#[repr(C)]
+struct Noted {
+    target: *const Target,
+    count: usize,
+    dtype: i32,
+    op: i32,
+    root: i32,
 }
 
 #[cold]
 #[inline(never)]
-fn failed(target: &'static Target, call: Call, result: c_int) -> i32 {
-    let library = target.native.library();
-    if library.vendor.meaning(result) == Meaning::Code(Code::InProgress) {
-        return Code::InProgress as i32;
-    }
-    let error = library.failed(call.kind.name(), result, target.native.comm());
-    target.fail_call(&call, error)
+fn failed(noted: &Noted, kind: OpKind, result: c_int) -> i32 {
+    // SAFETY: written from a `&'static Target` by the short path.
+    let target: &'static Target = unsafe { &*noted.target };
+    crate::ops::guarded(target, || {
+        let library = target.native.library();
+        if library.vendor.meaning(result) == Meaning::Code(Code::InProgress) {
+            return Code::InProgress as i32;
+        }
+        let mut call = Call::new(kind);
+        (call.count, call.dtype, call.op, call.root) =
+            (noted.count, noted.dtype, noted.op, noted.root);
+        let error = library.failed(kind.name(), result, target.native.comm());
+        target.fail_call(&call, error)
+    })
 }
 
 #[cold]
 #[inline(never)]
 unsafe fn closely(target: &'static Target, call: Call) -> i32 {
-    // SAFETY: the caller's promise about the buffers, passed on.
-    match unsafe { call_checked(target, &call) } {
-        Ok(code) => code,
-        Err(error) => target.fail_call(&call, error),
-    }
+    crate::ops::guarded(target, || {
+        // SAFETY: the caller's promise about the buffers, passed on.
+        match unsafe { call_checked(target, &call) } {
+            Ok(code) => code,
+            Err(error) => target.fail_call(&call, error),
+        }
+    })
 }
 
-macro_rules! call {
-    ($kind:ident, $($field:ident: $value:expr),*) => {{
-        let mut call = Call::new(OpKind::$kind);
-        $(call.$field = $value;)*
-        call
-    }};
+/// One function of the short path: arguments that are beyond doubt go straight to the vendor, and
+/// everything else is looked at closely. `limit`: the field of [`NativePort`] that the data type
+/// must be below. `fine`: what else must hold.
+macro_rules! short {
+    (
+        $name:ident, $kind:ident, $limit:ident,
+        ($($arg:ident: $ty:ty => $field:ident),*),
+        ($($passed:ident),*),
+        |$port:ident, $target:ident| $fine:expr
+    ) => {
+        #[allow(clippy::too_many_arguments)]
+        unsafe extern "C" fn $name(
+            $($arg: $ty,)*
+            $target: &'static Target,
+            stream: *mut c_void,
+        ) -> i32 {
+            let $port = &$target.native;
+            $target.count_operation();
+            let mut call = Call::new(OpKind::$kind);
+            $(call.$field = $arg;)*
+            call.stream = stream;
+            let known = (call.dtype as u32) < $port.$limit.load(Ordering::Relaxed);
+            if known && call.count < PLAIN_COUNT && $fine {
+                let mut noted = MaybeUninit::<Noted>::uninit();
+                let at = noted.as_mut_ptr();
+                // SAFETY: each write goes to a field of the local above.
+                unsafe {
+                    (&raw mut (*at).target).write_volatile($target);
+                    (&raw mut (*at).count).write_volatile(call.count);
+                    (&raw mut (*at).dtype).write_volatile(call.dtype);
+                    (&raw mut (*at).op).write_volatile(call.op);
+                    (&raw mut (*at).root).write_volatile(call.root);
+                }
+                // SAFETY: the vendor's function with its ABI; the buffers are the caller's promise.
+                let result = unsafe { ($port.functions.$name())($($passed,)* $port.comm(), stream) };
+                if result == 0 {
+                    return 0;
+                }
+                // SAFETY: every field was written above.
+                return failed(unsafe { noted.assume_init_ref() }, OpKind::$kind, result);
+            }
+            // SAFETY: the caller's promise, passed on.
+            unsafe { closely($target, call) }
+        }
+    };
 }
 
-unsafe fn all_reduce(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: i32,
-    op: i32,
-    target: &'static Target,
-    stream: *mut c_void,
-) -> i32 {
-    let port = &target.native;
-    let library = port.library();
-    target.count_operation();
-    let full = || call!(AllReduce, send: send, recv: recv, count: count, dtype: dtype, op: op, stream: stream);
-    if let (Some(d), Some(o), true) = (
-        mapped(&library.dtypes, dtype),
-        mapped(&library.redops, op),
-        plain(send, recv, count),
-    ) {
-        // SAFETY: the vendor's function with its ABI; the buffers are the caller's promise.
-        let result =
-            unsafe { (library.symbols.all_reduce)(send, recv, count, d, o, port.comm(), stream) };
-        return if result == 0 {
-            0
-        } else {
-            failed(target, full(), result)
-        };
-    }
-    // SAFETY: the caller's promise, passed on.
-    unsafe { closely(target, full()) }
-}
-
-unsafe fn reduce_scatter(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: i32,
-    op: i32,
-    target: &'static Target,
-    stream: *mut c_void,
-) -> i32 {
-    let port = &target.native;
-    let library = port.library();
-    target.count_operation();
-    let full = || call!(ReduceScatter, send: send, recv: recv, count: count, dtype: dtype, op: op, stream: stream);
-    if let (Some(d), Some(o), true) = (
-        mapped(&library.dtypes, dtype),
-        mapped(&library.redops, op),
-        plain(send, recv, count),
-    ) {
-        // SAFETY: as in `all_reduce`.
-        let result = unsafe {
-            (library.symbols.reduce_scatter)(send, recv, count, d, o, port.comm(), stream)
-        };
-        return if result == 0 {
-            0
-        } else {
-            failed(target, full(), result)
-        };
-    }
-    // SAFETY: the caller's promise, passed on.
-    unsafe { closely(target, full()) }
-}
-
-unsafe fn all_gather(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: i32,
-    target: &'static Target,
-    stream: *mut c_void,
-) -> i32 {
-    let port = &target.native;
-    let library = port.library();
-    target.count_operation();
-    let full =
-        || call!(AllGather, send: send, recv: recv, count: count, dtype: dtype, stream: stream);
-    if let (Some(d), true) = (mapped(&library.dtypes, dtype), plain(send, recv, count)) {
-        // SAFETY: as in `all_reduce`.
-        let result =
-            unsafe { (library.symbols.all_gather)(send, recv, count, d, port.comm(), stream) };
-        return if result == 0 {
-            0
-        } else {
-            failed(target, full(), result)
-        };
-    }
-    // SAFETY: the caller's promise, passed on.
-    unsafe { closely(target, full()) }
-}
-
-unsafe fn broadcast(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: i32,
-    root: i32,
-    target: &'static Target,
-    stream: *mut c_void,
-) -> i32 {
-    let port = &target.native;
-    let library = port.library();
-    target.count_operation();
-    let full = || call!(Broadcast, send: send, recv: recv, count: count, dtype: dtype, root: root, stream: stream);
-    let known = (root as u32) < target.nranks();
-    if let (Some(d), true) = (
-        mapped(&library.dtypes, dtype),
-        plain(send, recv, count) & known,
-    ) {
-        // SAFETY: as in `all_reduce`.
-        let result =
-            unsafe { (library.symbols.broadcast)(send, recv, count, d, root, port.comm(), stream) };
-        return if result == 0 {
-            0
-        } else {
-            failed(target, full(), result)
-        };
-    }
-    // SAFETY: the caller's promise, passed on.
-    unsafe { closely(target, full()) }
-}
-
-#[allow(clippy::too_many_arguments)]
-unsafe fn reduce(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: i32,
-    op: i32,
-    root: i32,
-    target: &'static Target,
-    stream: *mut c_void,
-) -> i32 {
-    let port = &target.native;
-    let library = port.library();
-    target.count_operation();
-    let full = || call!(Reduce, send: send, recv: recv, count: count, dtype: dtype, op: op, root: root, stream: stream);
-    let known = (root as u32) < target.nranks();
-    if let (Some(d), Some(o), true) = (
-        mapped(&library.dtypes, dtype),
-        mapped(&library.redops, op),
-        plain(send, recv, count) & known,
-    ) {
-        // SAFETY: as in `all_reduce`.
-        let result =
-            unsafe { (library.symbols.reduce)(send, recv, count, d, o, root, port.comm(), stream) };
-        return if result == 0 {
-            0
-        } else {
-            failed(target, full(), result)
-        };
-    }
-    // SAFETY: the caller's promise, passed on.
-    unsafe { closely(target, full()) }
-}
-
-unsafe fn send(
-    send: *const c_void,
-    count: usize,
-    dtype: i32,
-    peer: i32,
-    target: &'static Target,
-    stream: *mut c_void,
-) -> i32 {
-    let port = &target.native;
-    let library = port.library();
-    target.count_operation();
-    let full = || call!(Send, send: send, count: count, dtype: dtype, root: peer, stream: stream);
-    let known = (peer as u32) < target.nranks();
-    if let (Some(d), true) = (
-        mapped(&library.dtypes, dtype),
-        plain(send, send, count) & known,
-    ) {
-        // SAFETY: as in `all_reduce`.
-        let result = unsafe { (library.symbols.send)(send, count, d, peer, port.comm(), stream) };
-        return if result == 0 {
-            0
-        } else {
-            failed(target, full(), result)
-        };
-    }
-    // SAFETY: the caller's promise, passed on.
-    unsafe { closely(target, full()) }
-}
-
-unsafe fn recv(
-    recv: *mut c_void,
-    count: usize,
-    dtype: i32,
-    peer: i32,
-    target: &'static Target,
-    stream: *mut c_void,
-) -> i32 {
-    let port = &target.native;
-    let library = port.library();
-    target.count_operation();
-    let full = || call!(Recv, recv: recv, count: count, dtype: dtype, root: peer, stream: stream);
-    let known = (peer as u32) < target.nranks();
-    if let (Some(d), true) = (
-        mapped(&library.dtypes, dtype),
-        plain(recv, recv, count) & known,
-    ) {
-        // SAFETY: as in `all_reduce`.
-        let result = unsafe { (library.symbols.recv)(recv, count, d, peer, port.comm(), stream) };
-        return if result == 0 {
-            0
-        } else {
-            failed(target, full(), result)
-        };
-    }
-    // SAFETY: the caller's promise, passed on.
-    unsafe { closely(target, full()) }
-}
+short!(
+    all_reduce, AllReduce, dtypes,
+    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op),
+    (send, recv, count, dtype, op),
+    |port, target| (op as u32) < port.redops.load(Ordering::Relaxed)
+        && !send.is_null() && !recv.is_null()
+);
+short!(
+    reduce_scatter, ReduceScatter, dtypes,
+    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op),
+    (send, recv, count, dtype, op),
+    |port, target| (op as u32) < port.redops.load(Ordering::Relaxed)
+        && !send.is_null() && !recv.is_null()
+);
+short!(
+    reduce, Reduce, dtypes,
+    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op, root: i32 => root),
+    (send, recv, count, dtype, op, root),
+    |port, target| (op as u32) < port.redops.load(Ordering::Relaxed)
+        && (root as u32) < target.nranks()
+        && !send.is_null() && !recv.is_null()
+);
+short!(
+    all_gather, AllGather, dtypes,
+    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype),
+    (send, recv, count, dtype),
+    |port, target| !send.is_null() && !recv.is_null()
+);
+short!(
+    broadcast, Broadcast, dtypes,
+    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root),
+    (send, recv, count, dtype, root),
+    |port, target| (root as u32) < target.nranks() && !send.is_null() && !recv.is_null()
+);
+short!(
+    gather, Gather, late_dtypes,
+    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root),
+    (send, recv, count, dtype, root),
+    |port, target| (root as u32) < target.nranks() && !send.is_null() && !recv.is_null()
+);
+short!(
+    scatter, Scatter, late_dtypes,
+    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root),
+    (send, recv, count, dtype, root),
+    |port, target| (root as u32) < target.nranks() && !send.is_null() && !recv.is_null()
+);
+short!(
+    all_to_all, AllToAll, late_dtypes,
+    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype),
+    (send, recv, count, dtype),
+    |port, target| !send.is_null() && !recv.is_null() && !std::ptr::eq(send, recv)
+);
+short!(
+    send, Send, dtypes,
+    (send: Const => send, count: usize => count, dtype: i32 => dtype, peer: i32 => root),
+    (send, count, dtype, peer),
+    |port, target| (peer as u32) < target.nranks() && !send.is_null()
+);
+short!(
+    recv, Recv, dtypes,
+    (recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, peer: i32 => root),
+    (recv, count, dtype, peer),
+    |port, target| (peer as u32) < target.nranks() && !recv.is_null()
+);
 
 unsafe fn counted(target: &'static Target, call: &Call) -> i32 {
     target.count_operation();
@@ -383,20 +390,23 @@ unsafe fn counted(target: &'static Target, call: &Call) -> i32 {
     unsafe { closely(target, *call) }
 }
 
-/// The table of a vendor whose library switches devices by itself.
-pub(crate) static NATIVE: Ops = Ops {
+/// The table of a vendor whose numbers are ours and whose library switches devices by itself.
+static NATIVE: Ops = Ops {
     all_reduce,
     broadcast,
     reduce,
     all_gather,
     reduce_scatter,
+    gather,
+    scatter,
+    all_to_all,
     send,
     recv,
     ..crate::ops::collecting_ops!(counted)
 };
 
 /// The table of a communicator whose device is looked after around every call.
-pub(crate) static NATIVE_GUARDED: Ops = crate::ops::collecting_ops!(counted);
+static NATIVE_CLOSELY: Ops = crate::ops::collecting_ops!(counted);
 
 /// Checks everything, then calls: the way of calls that the short path does not take.
 /// `Ok` is 0, or InProgress of a non-blocking communicator.

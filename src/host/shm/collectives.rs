@@ -31,6 +31,9 @@ const REDUCE_PIECE: usize = 256 << 10;
 /// Largest piece that is copied in one step.
 const COPY_PIECE: usize = 256 << 10;
 
+/// Smallest piece into which data is cut that flows from one rank to others or the other way round.
+const ONE_WAY_PIECE: usize = 16 << 10;
+
 /// Results from this size on are written past the caches.
 const STREAM_FROM: usize = 4 << 20;
 
@@ -316,7 +319,20 @@ impl ShmEngine {
             OpKind::Scatter | OpKind::AllToAll | OpKind::ReduceScatter => ranks,
             _ => 1,
         };
-        let piece = (self.map.inbound_bytes() / blocks / 64 * 64).min(COPY_PIECE);
+        // Where data flows one way, several pieces let the readers take one while the writers put the
+        // next; where all write and read, fewer pieces mean fewer waits.
+        let one_way = matches!(
+            op.kind,
+            OpKind::Broadcast | OpKind::Scatter | OpKind::Gather
+        );
+        let wanted = if one_way {
+            (bytes / 8)
+                .next_multiple_of(64)
+                .clamp(ONE_WAY_PIECE, COPY_PIECE)
+        } else {
+            COPY_PIECE
+        };
+        let piece = (self.map.inbound_bytes() / blocks / 64 * 64).min(wanted);
         let steps = bytes.div_ceil(piece) as u64;
         let span = |step: u64| {
             let start = step as usize * piece;

@@ -19,8 +19,16 @@ pub(super) const LINE_PAYLOAD: usize = 48;
 /// Payload bytes of a slot, from which small collectives are done in one exchange.
 pub(super) const SLOT: usize = 16 << 10;
 
+/// Distance of slots: no multiple of a page, so that a load from one does not have to wait for a store
+/// to the same place of another.
+const SLOT_STRIDE: usize = SLOT + 1024 + 64;
+
 /// Pieces of a point-to-point message that can be under way on one channel.
-pub(super) const CHANNEL_DEPTH: u64 = 2;
+pub(super) const CHANNEL_DEPTH: u64 = 4;
+
+/// Largest payload of one piece of a message: small enough that the receiver takes one piece while the
+/// sender puts the next.
+const CHANNEL_PIECE: usize = 32 << 10;
 
 /// Longest text of a published failure.
 pub(super) const FAILURE_TEXT: usize = 2048;
@@ -77,7 +85,7 @@ impl Offsets {
         let inbound_bytes = clamp(round_up((16 << 20) / ranks, PAGE), 64 << 10, 1 << 20);
         let outbound_bytes = inbound_bytes / 4;
         let per_channel = (16 << 20) / (ranks * ranks * CHANNEL_DEPTH as usize) / 64 * 64;
-        let piece_bytes = clamp(per_channel, 1 << 10, (256 << 10) + PIECE_HEADER) - PIECE_HEADER;
+        let piece_bytes = clamp(per_channel, 1 << 10, CHANNEL_PIECE + PIECE_HEADER) - PIECE_HEADER;
 
         let failure = 0;
         let sleepers = PAGE;
@@ -90,7 +98,7 @@ impl Offsets {
         let channels = consumed + ranks * PAIR;
         let rows = channels + ranks * ranks * 2 * PAIR;
         let slots = round_up(rows + ranks * 2 * 2 * ranks * 8, PAGE);
-        let inbound = slots + ranks * 2 * SLOT;
+        let inbound = round_up(slots + ranks * 2 * SLOT_STRIDE, PAGE);
         let outbound = inbound + ranks * 2 * inbound_bytes;
         let pieces = outbound + ranks * 2 * outbound_bytes;
         let end = pieces + ranks * ranks * CHANNEL_DEPTH as usize * (PIECE_HEADER + piece_bytes);
@@ -299,7 +307,7 @@ impl Map {
     /// A rank's slot.
     #[inline(always)]
     pub(super) fn slot(&self, rank: usize, parity: usize) -> *mut u8 {
-        self.at(self.offsets.slots + (rank * 2 + parity) * SLOT)
+        self.at(self.offsets.slots + (rank * 2 + parity) * SLOT_STRIDE)
     }
 
     /// A rank's scalar of PreMulSum.
