@@ -78,6 +78,16 @@ fn trouble(parent: &Comm, parts: &Parts) -> Watch {
     })
 }
 
+/// The error of a child's init, with the parent's trouble if that has ended it.
+fn with_cause(error: Error, comm: &Comm, parent: &Comm, parts: &Parts) -> Error {
+    if error.code() != Code::Aborted || comm.abort.is_set() || parent.abort.is_set() {
+        return error;
+    }
+    let mut channel = channel(parts);
+    let cause = channel.look().and_then(|()| channel.first_dead()).err();
+    cause.unwrap_or_else(|| Error::new(Code::RemoteError, "a rank has left the parent"))
+}
+
 fn child_options(parent: &Comm, options: Option<&Options>) -> Options {
     match options {
         Some(options) => options.clone(),
@@ -187,6 +197,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
             made = Err(error);
         }
     }
+    let made = made.map_err(|error| with_cause(error, comm, &parent_comm, &parts));
     let mine = match (&made, new_rank) {
         (Err(error), Some(_)) => error.text().to_owned(),
         _ => String::new(),

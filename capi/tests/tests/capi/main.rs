@@ -2,6 +2,7 @@
 
 mod consumers;
 mod elf;
+mod faults;
 mod header;
 mod life;
 mod programs;
