@@ -659,6 +659,7 @@ def a_forked_child_does_not_keep_a_used_id_open():
 @role
 def forked_with_communicator(_rank, _nranks, _unique):
     comm = f.init(1, f.unique_id(), 0)
+
     def body():
         number = ctypes.c_int32(7)
         value = ctypes.c_float()
@@ -717,6 +718,7 @@ def forked_while_busy(_rank, _nranks, _unique):
     threads = [threading.Thread(target=t, daemon=True) for t in (cycle, cycle, misuse, misuse, streams)]
     for thread in threads:
         thread.start()
+
     def body():
         number = ctypes.c_int32()
         check(lib.flagosCommCount(keep, ctypes.byref(number)) == f.USAGE)

@@ -110,3 +110,36 @@ fn ctrl_c_ends_a_waiting_c_program() {
     };
     assert_eq!(status.signal(), Some(2), "{status}");
 }
+
+/// docs/bug-reports.md names tests that exist. (It calls the files of `tests/native` by name only.)
+#[test]
+fn the_page_of_bug_reports_names_tests_that_exist() {
+    let page = std::fs::read_to_string(root().join("docs/bug-reports.md")).expect("the page");
+    let mut code = String::new();
+    let mut folders = ["src", "capi", "tests", "cli"]
+        .map(|d| root().join(d))
+        .to_vec();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                code.push_str(&std::fs::read_to_string(path).expect("a source"));
+            }
+        }
+    }
+    let mut names = 0;
+    for name in page.split('`').skip(1).step_by(2) {
+        let is_name = name.contains('_')
+            && name
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        if is_name {
+            names += 1;
+            let known = [format!("fn {name}()"), format!("\n    {name}\n")];
+            assert!(known.iter().any(|k| code.contains(k)), "no test {name}");
+        }
+    }
+    assert!(names > 100, "only {names} tests are named");
+}
