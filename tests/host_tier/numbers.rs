@@ -215,7 +215,8 @@ fn sixteen_bit_floats_round_once() {
 /// NU-4: NaN stays NaN, infinities and denormals are right, and all ranks have the same bits.
 #[test]
 fn special_values_survive() {
-    let cases: [(RedOp, [f32; 3], fn(f32) -> bool); 6] = [
+    type Right = fn(f32) -> bool;
+    let cases: [(RedOp, [f32; 3], Right); 6] = [
         (RedOp::Max, [1.0, f32::NAN, 2.0], f32::is_nan),
         (RedOp::Min, [f32::NAN, 1.0, 2.0], f32::is_nan),
         (

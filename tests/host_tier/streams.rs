@@ -125,7 +125,7 @@ fn errors_on_a_stream_are_reported() {
     let comms = Communicator::init_local(2, &options()).unwrap();
     on_threads(&comms, |rank, comm| {
         let stream = Stream::create().unwrap();
-        let mut values = vec![1i64; 10];
+        let mut values = [1i64; 10];
         // The ranks disagree on the count.
         add(comm, &mut values[..5 + rank], stream);
         let error = stream.synchronize().unwrap_err();
