@@ -1396,7 +1396,7 @@ flagosResult_t flagosAlltoAllv(const void *sendbuff,
 
 /**
  * Completes on no rank before every rank has called it. Moves no data. On a vendor's tier it is
- * ordered on the stream like any operation: the host does not wait, the stream does.
+ * ordered on the stream like any operation, and the call waits until the stream has passed it.
  *
  * @param comm    the communicator.
  * @param stream  see "Streams" above.

@@ -379,7 +379,8 @@ impl Communicator {
         })
     }
 
-    /// Returns when every rank has entered (and, on a vendor, the stream has passed it).
+    /// Completes on no rank before every rank has entered: on a vendor's tier on the stream, on the
+    /// host tier before the call returns (NULL stream) or on the stream.
     ///
     /// # Errors
     /// As the other operations; `InvalidUsage` inside a group.

@@ -5,6 +5,7 @@ use crate::error::{Error, Result, last};
 use crate::host::port::HostPort;
 use crate::types::{DataType, FIRST_CUSTOM_REDOP, OpKind, RedOp};
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -52,6 +53,9 @@ impl Call {
         match self.kind {
             OpKind::AllReduce | OpKind::ReduceScatter => {
                 format!("{name}(count {count}, {dtype}, {})", op())
+            }
+            OpKind::Reduce if self.op == Call::NOT_NOTED => {
+                format!("{name}(count {count}, {dtype}, root {})", self.root)
             }
             OpKind::Reduce => format!(
                 "{name}(count {count}, {dtype}, {}, root {})",
@@ -108,6 +112,24 @@ impl Call {
         }
     }
 
+    /// Whether root or peer is a rank of the communicator.
+    fn check_root(&self, nranks: u32) -> Result<()> {
+        let name = self.kind.name();
+        if self.rooted() && !(0..nranks as i32).contains(&self.root) {
+            let what = if matches!(self.kind, OpKind::Send | OpKind::Recv) {
+                "peer"
+            } else {
+                "root"
+            };
+            return Err(Error::invalid_argument(format!(
+                "{name}: {what} {} but the communicator has {nranks} ranks (ranks are \
+                 communicator-local, from 0)",
+                self.root
+            )));
+        }
+        Ok(())
+    }
+
     /// Everything that can be said against the arguments without asking a tier.
     pub(crate) fn check(&self, rank: u32, nranks: u32) -> Result<DataType> {
         let name = self.kind.name();
@@ -129,18 +151,7 @@ impl Call {
                 RedOp::ALL.len() - 1
             )));
         }
-        if self.rooted() && !(0..nranks as i32).contains(&self.root) {
-            let what = if matches!(self.kind, OpKind::Send | OpKind::Recv) {
-                "peer"
-            } else {
-                "root"
-            };
-            return Err(Error::invalid_argument(format!(
-                "{name}: {what} {} but the communicator has {nranks} ranks (ranks are \
-                 communicator-local, from 0)",
-                self.root
-            )));
-        }
+        self.check_root(nranks)?;
         let n = nranks as usize;
         let largest = isize::MAX as usize / dtype.size();
         if self.kind == OpKind::AllToAllv {
@@ -243,6 +254,247 @@ pub(crate) struct Ops {
     pub barrier: unsafe extern "C" fn(&'static Target, BufMut) -> i32,
 }
 
+/// The short path is open only for libraries that have all operators under our numbers.
+const REDOPS: u32 = RedOp::ALL.len() as u32;
+
+/// Whether buffers and count are beyond doubt: neither buffer is NULL and the count is below 2^56.
+/// A buffer with a tag in its address is looked at closely too, which costs time and nothing else.
+#[inline(always)]
+fn plain(send: Buf, recv: Buf, count: usize) -> bool {
+    let doubtful = send.addr().wrapping_sub(1) | recv.addr().wrapping_sub(1) | count;
+    (doubtful as u64) >> 56 == 0
+}
+
+macro_rules! slots {
+    ($($field:ident: $need:ident ($($arg:ty),*);)*) => {
+        /// The short path: a library's functions with the uniform signatures, copied to where an
+        /// entry finds them at once, and the limits within which arguments are beyond doubt. All
+        /// limits are 0 while there is no such library: then every call goes through the table.
+        #[repr(C)]
+        pub(crate) struct Slots {
+            comm: AtomicPtr<c_void>,
+            /// Data types below this number have the library's number for theirs and are there.
+            dtypes: AtomicU32,
+            /// Data types of the functions that came late; 0 where one of them is missing.
+            late_dtypes: AtomicU32,
+            $($field: AtomicPtr<c_void>,)*
+        }
+
+        /// What fills the slots.
+        pub(crate) struct Fill {
+            pub comm: *mut c_void,
+            pub dtypes: u32,
+            $(pub $field: slot_type!($need, unsafe extern "C" fn($($arg),*) -> i32),)*
+        }
+
+        impl Slots {
+            const fn empty() -> Slots {
+                Slots {
+                    comm: AtomicPtr::new(std::ptr::null_mut()),
+                    dtypes: AtomicU32::new(0),
+                    late_dtypes: AtomicU32::new(0),
+                    $($field: AtomicPtr::new(std::ptr::null_mut()),)*
+                }
+            }
+
+            /// Opens the short path.
+            pub(crate) fn fill(&self, fill: Fill) {
+                let late = fill.gather.is_some()
+                    && fill.scatter.is_some()
+                    && fill.all_to_all.is_some();
+                self.comm.store(fill.comm, Ordering::Relaxed);
+                $(self.$field.store(slot_address!($need, fill.$field), Ordering::Relaxed);)*
+                self.late_dtypes.store(if late { fill.dtypes } else { 0 }, Ordering::Relaxed);
+                self.dtypes.store(fill.dtypes, Ordering::Release);
+            }
+
+            /// Closes it.
+            fn close(&self) {
+                self.dtypes.store(0, Ordering::Release);
+                self.late_dtypes.store(0, Ordering::Release);
+            }
+
+            $(
+                #[inline(always)]
+                fn $field(&self) -> unsafe extern "C" fn($($arg),*) -> i32 {
+                    let function = self.$field.load(Ordering::Relaxed);
+                    // SAFETY: the limits let a call through only after `fill` has stored functions
+                    // of this type here.
+                    unsafe { std::mem::transmute::<*mut c_void, _>(function) }
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! slot_type {
+    (early, $f:ty) => { $f };
+    (late, $f:ty) => { Option<$f> };
+}
+
+macro_rules! slot_address {
+    (early, $f:expr) => {
+        $f as *mut c_void
+    };
+    (late, $f:expr) => {
+        $f.map_or(std::ptr::null_mut(), |f| f as *mut c_void)
+    };
+}
+
+slots! {
+    all_reduce: early (Buf, BufMut, usize, i32, i32, BufMut, BufMut);
+    broadcast: early (Buf, BufMut, usize, i32, i32, BufMut, BufMut);
+    reduce: early (Buf, BufMut, usize, i32, i32, i32, BufMut, BufMut);
+    all_gather: early (Buf, BufMut, usize, i32, BufMut, BufMut);
+    reduce_scatter: early (Buf, BufMut, usize, i32, i32, BufMut, BufMut);
+    send: early (Buf, usize, i32, i32, BufMut, BufMut);
+    recv: early (BufMut, usize, i32, i32, BufMut, BufMut);
+    gather: late (Buf, BufMut, usize, i32, i32, BufMut, BufMut);
+    scatter: late (Buf, BufMut, usize, i32, i32, BufMut, BufMut);
+    all_to_all: late (Buf, BufMut, usize, i32, BufMut, BufMut);
+}
+
+/// What an error text needs of a call that the vendor refused. It is written to the stack before
+/// the vendor's call, by volatile writes: kept in registers over the call, it would cost as many
+/// pushes and pops on every call that succeeds.
+#[repr(C)]
+struct Noted {
+    target: *const Target,
+    count: usize,
+    dtype: i32,
+    /// The root or peer, else the operator.
+    detail: i32,
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn failed(noted: &Noted, kind: OpKind, result: i32) -> i32 {
+    // SAFETY: written from a `&'static Target` by the short path.
+    let target: &'static Target = unsafe { &*noted.target };
+    guarded(target, || match target.native.explain(kind, result) {
+        None => result,
+        Some(error) => {
+            let mut call = Call::new(kind);
+            (call.count, call.dtype, call.op, call.root) =
+                (noted.count, noted.dtype, noted.detail, noted.detail);
+            // The library checks roots by itself; the words for a bad one are ours.
+            let error = call.check_root(target.nranks()).err().unwrap_or(error);
+            target.fail_call(&call, error)
+        }
+    })
+}
+
+/// One operation: arguments that are beyond doubt go straight to the library, everything else
+/// through the tier's table. Roots of collectives are left to the library, which checks them.
+/// `limit`: the field of [`Slots`] that the data type must be below.
+/// `fine`: what else must hold.
+macro_rules! short {
+    (
+        $name:ident, $kind:ident, $limit:ident, $detail:ident,
+        ($($arg:ident: $ty:ty),*),
+        |$port:ident, $target:ident, $count:ident, $dtype:ident| $fine:expr
+    ) => {
+        #[doc = concat!("[`OpKind::", stringify!($kind), "`].")]
+        ///
+        /// # Safety
+        /// The buffers must be what the C header asks for.
+        #[inline(always)]
+        #[allow(clippy::too_many_arguments)]
+        pub(crate) unsafe fn $name(
+            $($arg: $ty,)*
+            $target: &'static Target,
+            stream: *mut c_void,
+        ) -> i32 {
+            let $port = &$target.slots;
+            if ($dtype as u32) >= $port.$limit.load(Ordering::Relaxed)
+                || !$fine
+            {
+                // SAFETY: the caller's promise, passed on.
+                return unsafe { ($target.ops().$name)($($arg,)* $target, stream) };
+            }
+            $target.count_operation();
+            let mut noted = MaybeUninit::<Noted>::uninit();
+            let at = noted.as_mut_ptr();
+            // SAFETY: each write goes to a field of the local above.
+            unsafe {
+                (&raw mut (*at).target).write_volatile($target);
+                (&raw mut (*at).count).write_volatile($count);
+                (&raw mut (*at).dtype).write_volatile($dtype);
+                (&raw mut (*at).detail).write_volatile($detail);
+            }
+            // SAFETY: the vendor's function with its ABI; the buffers are the caller's promise.
+            let result = unsafe { ($port.$name())($($arg,)* $port.comm.load(Ordering::Relaxed), stream) };
+            if result != 0 {
+                // SAFETY: every field was written above.
+                return failed(unsafe { noted.assume_init_ref() }, OpKind::$kind, result);
+            }
+            result
+        }
+    };
+}
+
+short!(
+    all_reduce, AllReduce, dtypes, op,
+    (send: Buf, recv: BufMut, count: usize, dtype: i32, op: i32),
+    |port, target, count, dtype| ((op as u32) < REDOPS && plain(send, recv, count))
+);
+short!(
+    reduce_scatter, ReduceScatter, dtypes, op,
+    (send: Buf, recv: BufMut, count: usize, dtype: i32, op: i32),
+    |port, target, count, dtype| ((op as u32) < REDOPS && plain(send, recv, count))
+);
+short!(
+    reduce, Reduce, dtypes, root,
+    (send: Buf, recv: BufMut, count: usize, dtype: i32, op: i32, root: i32),
+    |port, target, count, dtype| ((op as u32) < REDOPS
+        && plain(send, recv, count))
+);
+short!(
+    all_gather, AllGather, dtypes, dtype,
+    (send: Buf, recv: BufMut, count: usize, dtype: i32),
+    |port, target, count, dtype| (plain(send, recv, count))
+);
+short!(
+    broadcast, Broadcast, dtypes, root,
+    (send: Buf, recv: BufMut, count: usize, dtype: i32, root: i32),
+    |port, target, count, dtype| plain(send, recv, count)
+);
+short!(
+    gather, Gather, late_dtypes, root,
+    (send: Buf, recv: BufMut, count: usize, dtype: i32, root: i32),
+    |port, target, count, dtype| plain(send, recv, count)
+);
+short!(
+    scatter, Scatter, late_dtypes, root,
+    (send: Buf, recv: BufMut, count: usize, dtype: i32, root: i32),
+    |port, target, count, dtype| plain(send, recv, count)
+);
+short!(
+    all_to_all, AllToAll, late_dtypes, dtype,
+    (send: Buf, recv: BufMut, count: usize, dtype: i32),
+    |port, target, count, dtype| (plain(send, recv, count) && !std::ptr::eq(send, recv))
+);
+short!(
+    send, Send, dtypes, peer,
+    (send: Buf, count: usize, dtype: i32, peer: i32),
+    |port, target, count, dtype| ((peer as u32) < target.nranks() && plain(send, send, count))
+);
+short!(
+    recv, Recv, dtypes, peer,
+    (recv: BufMut, count: usize, dtype: i32, peer: i32),
+    |port, target, count, dtype| ((peer as u32) < target.nranks() && plain(recv, recv, count))
+);
+
+/// [`OpKind::Barrier`].
+///
+/// # Safety
+/// `stream` must be a stream of the communicator.
+#[inline(always)]
+pub(crate) unsafe fn barrier(target: &'static Target, stream: *mut c_void) -> i32 {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { (target.ops().barrier)(target, stream) }
+}
+
 /// A custom reduction operator of one communicator.
 #[derive(Clone, Debug)]
 pub(crate) struct CustomRedOp {
@@ -258,6 +510,7 @@ pub(crate) struct CustomRedOp {
 #[repr(C)]
 pub(crate) struct Target {
     ops: AtomicPtr<Ops>,
+    pub slots: Slots,
     /// Operations so far; for error texts.
     pub sequence: AtomicU64,
     pub rank: AtomicU32,
@@ -282,6 +535,7 @@ impl Target {
     pub(crate) const fn new() -> Target {
         Target {
             ops: AtomicPtr::new(std::ptr::null_mut()),
+            slots: Slots::empty(),
             native: crate::vendor::NativePort::new(),
             host: HostPort::new(),
             rank: AtomicU32::new(0),
@@ -291,14 +545,18 @@ impl Target {
         }
     }
 
-    /// The table in force. Only of a place whose handle is or was live.
+    /// The table in force; that of NULL for a place that was never used.
     #[inline(always)]
     pub(crate) fn ops(&self) -> &'static Ops {
-        // SAFETY: a table is set before a handle becomes live, and tables live for ever.
-        unsafe { &*self.ops.load(Ordering::Acquire) }
+        // SAFETY: null, or a table that `set_ops` has stored; tables live for ever.
+        unsafe { self.ops.load(Ordering::Acquire).as_ref() }.unwrap_or(&NULL)
     }
 
+    /// Puts a table in force; the closed one closes the short path too.
     pub(crate) fn set_ops(&self, ops: &'static Ops) {
+        if std::ptr::eq(ops, &CLOSED) {
+            self.slots.close();
+        }
         self.ops
             .store(std::ptr::from_ref(ops).cast_mut(), Ordering::Release);
     }
@@ -675,6 +933,13 @@ fn panicked(target: &'static Target, payload: &(dyn std::any::Any + Send)) -> i3
     )))
 }
 
+unsafe fn null(target: &'static Target, call: &Call) -> i32 {
+    let error = Error::invalid_argument("the communicator is NULL").context(call.kind.name());
+    let _ = target;
+    last::record(&error);
+    error.code() as i32
+}
+
 unsafe fn closed(target: &'static Target, call: &Call) -> i32 {
     target.fail_call(
         call,
@@ -701,6 +966,8 @@ unsafe fn on_host(target: &'static Target, call: &Call) -> i32 {
     }
 }
 
+/// The table of no communicator.
+static NULL: Ops = collecting_ops!(null);
 /// The table of a communicator that is no longer, or not any more, in use.
 pub(crate) static CLOSED: Ops = collecting_ops!(closed);
 /// The table of a communicator whose init goes on.

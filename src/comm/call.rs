@@ -3,14 +3,14 @@
 use super::table::{self, Handle, Place, place};
 use super::{group, rare};
 use crate::error::{Error, last};
-use crate::ops::{Call, dispatch, guarded};
+use crate::ops::{self, Call, dispatch, guarded};
 use crate::types::OpKind;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
 #[inline(always)]
 fn ready(place: &'static Place, handle: Handle) -> bool {
-    place.is_live(handle) & (rare::RARE.load(Ordering::Relaxed) == 0)
+    place.is_live_or_null(handle) && rare::RARE.load(Ordering::Relaxed) == 0
 }
 
 /// The way of calls for which the short one is not enough: a stale handle, a group, a fork,
@@ -50,7 +50,7 @@ unsafe fn rarely_unguarded(handle: Handle, call: Call) -> i32 {
 }
 
 macro_rules! entry {
-    ($(#[$doc:meta])* $name:ident: $kind:ident($($arg:ident: $ty:ty => $field:ident),*; $($passed:ident),*)) => {
+    ($(#[$doc:meta])* $name:ident: $kind:ident($($arg:ident: $ty:ty => $field:ident),*)) => {
         $(#[$doc])*
         ///
         /// # Safety
@@ -58,52 +58,50 @@ macro_rules! entry {
         #[inline(always)]
         #[allow(clippy::too_many_arguments)]
         pub unsafe fn $name($($arg: $ty,)* comm: Handle, stream: *mut c_void) -> i32 {
+            /// The same arguments, for a jump out of the entry without a frame.
+            #[cold]
+            #[inline(never)]
+            #[allow(clippy::too_many_arguments)]
+            unsafe extern "C" fn rare($($arg: $ty,)* comm: Handle, stream: *mut c_void) -> i32 {
+                let mut call = Call::new(OpKind::$kind);
+                $(call.$field = $arg;)*
+                call.stream = stream;
+                // SAFETY: the caller's promise.
+                unsafe { rarely(comm, call) }
+            }
             let place = place(comm);
             if ready(place, comm) {
                 // SAFETY: the caller's promise.
-                return unsafe { (place.target.ops().$name)($($passed,)* &place.target, stream) };
+                return unsafe { ops::$name($($arg,)* &place.target, stream) };
             }
-            let mut call = Call::new(OpKind::$kind);
-            $(call.$field = $arg;)*
-            call.stream = stream;
             // SAFETY: as above.
-            unsafe { rarely(comm, call) }
+            unsafe { rare($($arg,)* comm, stream) }
         }
     };
 }
 
 entry!(/// AllReduce.
-    all_reduce: AllReduce(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op;
-    send, recv, count, dtype, op));
+    all_reduce: AllReduce(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op));
 entry!(/// Broadcast.
-    broadcast: Broadcast(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root;
-    send, recv, count, dtype, root));
+    broadcast: Broadcast(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root));
 entry!(/// Reduce.
-    reduce: Reduce(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op, root: i32 => root;
-    send, recv, count, dtype, op, root));
+    reduce: Reduce(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op, root: i32 => root));
 entry!(/// AllGather.
-    all_gather: AllGather(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype;
-    send, recv, count, dtype));
+    all_gather: AllGather(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype));
 entry!(/// ReduceScatter.
-    reduce_scatter: ReduceScatter(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op;
-    send, recv, count, dtype, op));
+    reduce_scatter: ReduceScatter(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op));
 entry!(/// Gather.
-    gather: Gather(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root;
-    send, recv, count, dtype, root));
+    gather: Gather(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root));
 entry!(/// Scatter.
-    scatter: Scatter(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root;
-    send, recv, count, dtype, root));
+    scatter: Scatter(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root));
 entry!(/// AlltoAll.
-    all_to_all: AllToAll(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype;
-    send, recv, count, dtype));
+    all_to_all: AllToAll(send: *const c_void => send, recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype));
 entry!(/// Send.
-    send: Send(send: *const c_void => send, count: usize => count, dtype: i32 => dtype, peer: i32 => root;
-    send, count, dtype, peer));
+    send: Send(send: *const c_void => send, count: usize => count, dtype: i32 => dtype, peer: i32 => root));
 entry!(/// Recv.
-    recv: Recv(recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, peer: i32 => root;
-    recv, count, dtype, peer));
+    recv: Recv(recv: *mut c_void => recv, count: usize => count, dtype: i32 => dtype, peer: i32 => root));
 entry!(/// Barrier.
-    barrier: Barrier(;));
+    barrier: Barrier());
 
 /// AlltoAllv.
 ///

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, Made, Parts, not_on};
+use super::{Backend, Comm, Made, Native, Parts, not_on};
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::internal::CommInfo;
@@ -11,7 +11,7 @@ use crate::ops::{CLOSED, Call, lock};
 use crate::sys::handoff::{Nothing, queue};
 use crate::sys::turnstile::Turn;
 use crate::types::OpKind;
-use crate::vendor::nccl::{Progress, VendorComm};
+use crate::vendor::nccl::Progress;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -150,8 +150,15 @@ pub(crate) fn compare_calls(comm: &Comm, calls: &[Call]) -> Result<()> {
         }
     }
     let mut writer = Writer::default();
+    // A call that this rank refuses by itself is told to the others, who would wait for it.
+    let mut refused = None;
     for call in &checked {
-        writer.bytes(call.text().as_bytes());
+        let mut text = call.text();
+        if let Err(error) = call.check(comm.rank(), comm.nranks()) {
+            text.push_str(&format!(" (refused there: {})", error.text()));
+            refused.get_or_insert(error);
+        }
+        writer.bytes(text.as_bytes());
     }
     let patience = comm.init_patience();
     let all = lock(&parts.channel).allgather("a comparison of calls", &writer.0, &patience)?;
@@ -163,6 +170,9 @@ pub(crate) fn compare_calls(comm: &Comm, calls: &[Call]) -> Result<()> {
         }
         texts
     };
+    if let Some(refused) = refused {
+        return Err(refused);
+    }
     if all.iter().all(|body| *body == all[0]) {
         return Ok(());
     }
@@ -387,7 +397,7 @@ pub(crate) fn take_down(comm: &Comm, parts: &Parts, abort: bool) -> Result<()> {
 }
 
 /// Runs the vendor's destroy or abort on a helper thread and waits for it at most so long.
-fn end_vendor(comm: &Comm, native: &Arc<VendorComm>, abort: bool) -> Result<()> {
+fn end_vendor(comm: &Comm, native: &Arc<Native>, abort: bool) -> Result<()> {
     let ending = Arc::clone(native);
     let what = if abort { "abort" } else { "destroy" };
     let (sender, done) = queue();
@@ -418,19 +428,21 @@ fn end_vendor(comm: &Comm, native: &Arc<VendorComm>, abort: bool) -> Result<()> 
     }
 }
 
-fn end_now(native: &VendorComm, device: i32, abort: bool) -> Result<()> {
-    if let Some(driver) = load::process_driver()? {
+fn end_now(native: &Native, device: i32, abort: bool) -> Result<()> {
+    let driver = load::process_driver()?;
+    if let Some(driver) = driver {
         driver.prepare_thread(device)?;
     }
-    if abort {
-        native.abort().map(drop)
+    let _ = if abort {
+        native.abort()?
     } else {
-        native.destroy().map(drop)
-    }
+        native.destroy()?
+    };
+    driver.map_or(Ok(()), |driver| native.word.free(driver))
 }
 
 /// Aborts a vendor's communicator that nobody wants, without waiting for it.
-pub(crate) fn abort_in_background(native: VendorComm) {
+pub(crate) fn abort_in_background(native: Native) {
     let work = move || {
         let outcome = if native.library().symbols.comm_abort.is_some() {
             native.abort()

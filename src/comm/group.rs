@@ -306,11 +306,15 @@ pub fn simulate_end() -> Result<f32> {
     init::cancel(group.pending);
     let mut longest = 0f32;
     let mut first = group.error;
-    for (library, _) in &group.opened {
+    for (library, target) in &group.opened {
         match library.group_simulate_end() {
             Ok(time) => longest = longest.max(time),
             Err(error) => {
                 // What was recorded must not be launched by a later group.
+                if library.symbols.group_simulate_end.is_none() {
+                    target.native.poison_group(target.nranks());
+                    let _ = library.group_end();
+                }
                 first.get_or_insert(error);
             }
         }

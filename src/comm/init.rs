@@ -3,7 +3,7 @@
 use super::agree::{self, ProbeVote, RankInfo, Verdict};
 use super::options::{Limit, Options};
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, FirstFailure, Made, Parts, Ranks, group, rare};
+use super::{Backend, Comm, FirstFailure, Made, Native, Parts, Ranks, group, rare};
 use crate::bootstrap::interface::{self, Family, Filter};
 use crate::bootstrap::rendezvous::{self, Hello};
 use crate::bootstrap::unique_id::{self, IdContent, Secret};
@@ -11,7 +11,7 @@ use crate::config::{self, DeviceMode, SocketFamily, Tier};
 use crate::control::channel::Channel;
 use crate::control::patience::{AbortFlag, Impatience, Patience};
 use crate::control::wire::{Reader, Writer};
-use crate::device::Driver;
+use crate::device::{DeviceWord, Driver};
 use crate::error::{Code, Error, Result};
 use crate::host::liveness::{Liveness, PeerProcess};
 use crate::host::op::{HostOp, WaitPolicy};
@@ -23,6 +23,7 @@ use crate::sys::handoff::{Nothing, Receiver, queue};
 use crate::sys::memory::Segment;
 use crate::sys::{process, unix};
 use crate::types::{DataType, MAX_RANKS, OpKind, RedOp, Reduction, UNIQUE_ID_BYTES};
+use crate::vendor::NativePort;
 use crate::vendor::nccl::{CommOptions, Knob, Library, Progress, VendorComm};
 use crate::vendor::port::DevicePolicy;
 use std::cell::RefCell;
@@ -418,8 +419,12 @@ pub unsafe fn comm_init_all(
         .collect();
     outs.iter().for_each(|o| o.set(0));
     let id = [local_unique_id()?];
-    // Devices only mean something where a driver is and a vendor may be used.
-    let by_device = tiers(options)?.contains(&Tier::Native) && load::process_driver()?.is_some();
+    // Devices only mean something where a driver is. The host tier may have more ranks than devices.
+    let by_device = match load::process_driver()? {
+        Some(_) if devices.is_some() || tiers(options)?.contains(&Tier::Native) => true,
+        Some(driver) => driver.count()? >= ndev,
+        None => false,
+    };
     let mut all = Vec::with_capacity(n);
     for (rank, out) in outs.iter().enumerate() {
         let mut own = options.clone();
@@ -608,11 +613,9 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
             };
             let driver = load::process_driver()?
                 .ok_or_else(|| Error::internal("a native communicator without a driver"))?;
-            let table =
-                target
-                    .native
-                    .attach(native.library(), native.raw(), driver, policy, comm.device);
-            target.set_ops(table);
+            let (library, raw) = (native.library(), native.raw());
+            let word = native.word.address();
+            NativePort::attach(target, library, raw, driver, word, policy, comm.device);
         }
         Backend::Host(engine) => {
             let own = &parts.infos[comm.rank() as usize];
@@ -639,7 +642,9 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
                 label: comm.label(),
                 failed: Arc::clone(&parts.failed),
             };
-            target.host.attach(runner, load::process_driver()?);
+            target
+                .host
+                .attach(runner, load::process_driver()?, comm.device);
             target.set_ops(&HOST);
         }
     }
@@ -873,7 +878,7 @@ fn native(
         .map(|vote| vote.id)
         .collect();
     let mut helper = VendorInit::start(comm, spec, library, ids)?;
-    let mut own: Option<Result<VendorComm>> = None;
+    let mut own: Option<Result<Native>> = None;
     let mut ready = || {
         let result = helper.poll()?;
         let vote = init_vote(&result.as_ref().map(drop).map_err(Error::clone));
@@ -965,7 +970,7 @@ fn check_answers(comm: &VendorComm, nranks: i32, rank: i32, device: i32) -> Resu
 /// The vendor's init on a helper thread, with the device set: it may hang, and can't be
 /// interrupted by anything but its own abort.
 struct VendorInit {
-    result: Receiver<Result<VendorComm>>,
+    result: Receiver<Result<Native>>,
     unwanted: Arc<AtomicBool>,
     title: &'static str,
     received: bool,
@@ -986,11 +991,12 @@ impl VendorInit {
         let abort = comm.abort.clone();
         let flag = Arc::clone(&unwanted);
         let work = move || {
-            let made = || -> Result<VendorComm> {
-                if let Some(driver) = load::process_driver()? {
-                    driver.prepare_thread(device)?;
-                }
-                let of_parent = |handle| -> Result<Arc<VendorComm>> {
+            let made = || -> Result<Native> {
+                let driver = load::process_driver()?
+                    .ok_or_else(|| Error::internal("a vendor's init without a driver"))?;
+                driver.prepare_thread(device)?;
+                let word = DeviceWord::new(driver)?;
+                let of_parent = |handle| -> Result<Arc<Native>> {
                     let parts = table::get(handle)?.parts()?;
                     let native = parts.native().map(Arc::clone);
                     native.ok_or_else(|| Error::internal("the parent is not native"))
@@ -1028,7 +1034,7 @@ impl VendorInit {
                     progress = comm.async_error()?;
                 }
                 check_answers(&comm, nranks, rank, device)?;
-                Ok(comm)
+                Ok(Native { comm, word })
             };
             let result = made();
             // Nobody waits any more: what came too late goes again.
@@ -1053,7 +1059,7 @@ impl VendorInit {
     }
 
     /// The result, once it is there.
-    fn poll(&mut self) -> Option<Result<VendorComm>> {
+    fn poll(&mut self) -> Option<Result<Native>> {
         match self.result.try_take() {
             Ok(result) => {
                 self.received = true;
@@ -1070,7 +1076,7 @@ impl VendorInit {
     }
 
     /// The others failed or the deadline passed: what this rank has, or gets later, is aborted.
-    fn give_up(&mut self, own: Option<Result<VendorComm>>) {
+    fn give_up(&mut self, own: Option<Result<Native>>) {
         self.unwanted.store(true, Ordering::Release);
         let own = own.or_else(|| self.poll());
         if let Some(Ok(comm)) = own {

@@ -187,6 +187,8 @@ pub fn comm_window_register(
         Backend::Native(native) => {
             let window = native.window_register(user_ptr(memory), bytes, flags);
             let verdict = window.as_ref().map(drop).map_err(Error::clone);
+            // A window that this rank has and another has not stays until the communicator ends: to
+            // give it back is a collective call too, which the others can't join.
             vote(&parts, "the vote on a made window", &verdict, &patience)?;
             Ok(window?.0.raw())
         }

@@ -16,6 +16,7 @@ pub(crate) mod table;
 use crate::config::Tier;
 use crate::control::channel::Channel;
 use crate::control::patience::AbortFlag;
+use crate::device::DeviceWord;
 use crate::error::{Code, Error, Result};
 use crate::host::shm::ShmEngine;
 use crate::ops::lock;
@@ -83,8 +84,22 @@ pub(crate) type FirstFailure = Arc<Mutex<Option<Error>>>;
 
 /// What its operations run on.
 pub(crate) enum Backend {
-    Native(Arc<VendorComm>),
+    Native(Arc<Native>),
     Host(Arc<ShmEngine>),
+}
+
+/// A vendor's communicator and what belongs to it.
+pub(crate) struct Native {
+    pub comm: VendorComm,
+    /// One word of device memory, for barriers. It goes with the communicator.
+    pub word: DeviceWord,
+}
+
+impl std::ops::Deref for Native {
+    type Target = VendorComm;
+    fn deref(&self) -> &VendorComm {
+        &self.comm
+    }
 }
 
 impl Comm {
@@ -133,7 +148,7 @@ impl Comm {
 
 impl Parts {
     /// The vendor's communicator, on the native tier.
-    pub(crate) fn native(&self) -> Option<&Arc<VendorComm>> {
+    pub(crate) fn native(&self) -> Option<&Arc<Native>> {
         match &self.backend {
             Backend::Native(comm) => Some(comm),
             Backend::Host(_) => None,

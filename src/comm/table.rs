@@ -14,7 +14,10 @@ pub(crate) type Handle = usize;
 
 /// The most communicators that one process can have at once.
 const PLACES: usize = 1 << 14;
-const PLACE_BITS: u32 = 1 + PLACES.trailing_zeros();
+/// The place's number stands in a handle where it is the place's offset in the table.
+const PLACE_SHIFT: u32 = size_of::<Place>().trailing_zeros();
+const GENERATION_SHIFT: u32 = PLACE_SHIFT + PLACES.trailing_zeros();
+const _: () = assert!(size_of::<Place>().is_power_of_two() && size_of::<Place>() >= 2);
 
 /// One place. The memory is reserved and never freed; pages that were never used cost nothing.
 #[repr(align(128))]
@@ -38,8 +41,8 @@ static TABLE: [Place; PLACES] = [const {
 }; PLACES];
 
 /// Places below this were used at least once, by this process or before a fork; a child starts with
-/// fresh ones.
-static USED: AtomicUsize = AtomicUsize::new(0);
+/// fresh ones. The first place is never used: it is NULL's.
+static USED: AtomicUsize = AtomicUsize::new(1);
 
 #[derive(Default)]
 struct Free {
@@ -55,15 +58,21 @@ fn free_places() -> &'static Mutex<Free> {
 /// The place that a handle points into; it may not be the handle's any more.
 #[inline(always)]
 pub(crate) fn place(handle: Handle) -> &'static Place {
-    &TABLE[(handle >> 1) % PLACES]
+    &TABLE[(handle >> PLACE_SHIFT) % PLACES]
 }
 
 impl Place {
+    /// Whether the handle is the live one of this place, or NULL, whose place has no table.
+    #[inline(always)]
+    pub(crate) fn is_live_or_null(&self, handle: Handle) -> bool {
+        self.handle.load(Ordering::Acquire) == handle
+    }
+
     /// Whether the handle is the live one of this place.
     #[inline(always)]
     pub(crate) fn is_live(&self, handle: Handle) -> bool {
         // An unused place holds 0, which is even.
-        (self.handle.load(Ordering::Acquire) == handle) & (handle & 1 == 1)
+        self.is_live_or_null(handle) && handle & 1 == 1
     }
 
     /// Whether the handle is the live one of this place, and of this process.
@@ -82,7 +91,7 @@ pub(crate) fn insert(comm: Arc<Comm>) -> Result<Handle> {
             // Another copy of this library in the process must not take our handles for its own.
             let seed: [u8; 8] = crate::sys::process::random()
                 .map_err(|e| Error::system("the kernel gave no random bytes", e))?;
-            free.generation = usize::from_le_bytes(seed) >> PLACE_BITS;
+            free.generation = usize::from_le_bytes(seed) >> GENERATION_SHIFT;
         }
         index = match free.free.pop() {
             Some(index) => index,
@@ -97,7 +106,7 @@ pub(crate) fn insert(comm: Arc<Comm>) -> Result<Handle> {
         free.generation = free.generation.wrapping_add(1);
         generation = free.generation;
     }
-    let handle = generation << PLACE_BITS | index << 1 | 1;
+    let handle = generation << GENERATION_SHIFT | index << PLACE_SHIFT | 1;
     let place = &TABLE[index];
     place.target.reset(comm.label(), comm.rank(), comm.nranks());
     place.target.set_ops(&CLOSED);
@@ -125,7 +134,7 @@ pub(crate) fn remove(handle: Handle) -> Option<Arc<Comm>> {
 
 /// Gives a removed handle's place back.
 pub(crate) fn release(handle: Handle) {
-    lock(free_places()).free.push((handle >> 1) % PLACES);
+    lock(free_places()).free.push((handle >> PLACE_SHIFT) % PLACES);
 }
 
 /// The communicator of a live handle.

@@ -470,6 +470,17 @@ impl Driver {
     /// The calling thread's current device, as the driver says at this instant. Asking never makes
     /// a context.
     pub(crate) fn current(&self) -> Result<i32> {
+        #[cfg(feature = "test-cached-device")]
+        if let Some(device) = wrong::CACHE.get() {
+            return Ok(device);
+        }
+        let device = self.ask_current()?;
+        #[cfg(feature = "test-cached-device")]
+        wrong::CACHE.set(Some(device));
+        Ok(device)
+    }
+
+    fn ask_current(&self) -> Result<i32> {
         // A runtime that the program didn't have before can't know what the program told its own
         // copy; the driver below both knows as soon as there is a context.
         let ask_below = self.runtime.is_none() || !self.lib.preloaded();
@@ -510,6 +521,8 @@ impl Driver {
 
     /// Makes a device the calling thread's current one.
     pub(crate) fn set(&self, device: i32) -> Result<()> {
+        #[cfg(feature = "test-cached-device")]
+        wrong::CACHE.set(Some(device));
         if let Some(runtime) = &self.runtime {
             let set_device = runtime.set_device.ok_or_else(|| self.lacks("SetDevice"))?;
             // SAFETY: takes a number, which the driver checks.
@@ -1107,6 +1120,17 @@ fn pad(text: &[u8]) -> [u8; 16] {
     bytes
 }
 
+/// The fault that the device-index tests must find: a thread's device is remembered, as some frameworks do. Only in the
+/// variant of the library that those tests are tried on, never in a build that is used.
+#[cfg(feature = "test-cached-device")]
+mod wrong {
+    use std::cell::Cell;
+
+    thread_local! {
+        pub(super) static CACHE: Cell<Option<i32>> = const { Cell::new(None) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1122,5 +1146,26 @@ mod tests {
     fn versions_of_cuda() {
         assert_eq!(version_text(13050), "13.5");
         assert_eq!(version_text(12090), "12.9");
+    }
+}
+
+/// One word of device memory. Like everything of a driver's it is freed by a call, not by a drop.
+#[derive(Debug)]
+pub(crate) struct DeviceWord(UserPtr);
+
+impl DeviceWord {
+    /// Allocates it on the current device.
+    pub(crate) fn new(driver: &Driver) -> Result<DeviceWord> {
+        driver.malloc(8).map(|memory| DeviceWord(UserPtr(memory)))
+    }
+
+    /// Its address on the device.
+    pub(crate) fn address(&self) -> *mut c_void {
+        self.0.get()
+    }
+
+    /// Frees it, once nothing uses it any more.
+    pub(crate) fn free(&self, driver: &Driver) -> Result<()> {
+        driver.free_user(self.0)
     }
 }

@@ -7,8 +7,8 @@ mod guard;
 mod rows;
 
 pub(crate) use driver::{
-    CopyKind, Driver, OwnedEvent, OwnedStream, PointerOwner, RawStream, UserPtr, event_of,
-    stream_of, user_ptr,
+    CopyKind, DeviceWord, Driver, OwnedEvent, OwnedStream, PointerOwner, RawStream, UserPtr,
+    event_of, stream_of, user_ptr,
 };
 pub(crate) use guard::Guard;
 pub(crate) use rows::{CUDA, DriverRow};

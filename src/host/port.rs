@@ -6,13 +6,13 @@ use super::op::{HostOp, VectorCounts};
 use super::shm::ShmEngine;
 use super::stage;
 use super::stream;
-use crate::device::{Driver, stream_of};
+use crate::device::{Driver, Guard, stream_of};
 use crate::error::{Code, Error, Result};
 use crate::ops::{Call, Target, lock};
 use crate::sys::turnstile::{Entered, Turn, Turnstile};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ pub(crate) struct HostPort {
     runner: Turnstile<Option<Box<Runner>>>,
     /// The machine's driver, whose streams and memory the callers then use.
     driver: AtomicPtr<Driver>,
+    /// The communicator's device, -1 for none.
+    device: AtomicI32,
 }
 
 /// One rank's engine and what its waits ask.
@@ -42,11 +44,13 @@ impl HostPort {
         HostPort {
             runner: Turnstile::new(None),
             driver: AtomicPtr::new(std::ptr::null_mut()),
+            device: AtomicI32::new(0),
         }
     }
 
     /// Puts a runner behind the table.
-    pub(crate) fn attach(&self, runner: Runner, driver: Option<&'static Driver>) {
+    pub(crate) fn attach(&self, runner: Runner, driver: Option<&'static Driver>, device: i32) {
+        self.device.store(device, Ordering::Relaxed);
         let driver = driver.map_or(std::ptr::null_mut(), |d| std::ptr::from_ref(d).cast_mut());
         self.driver.store(driver, Ordering::Relaxed);
         *self.runner.lock() = Some(Box::new(runner));
@@ -207,32 +211,14 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
     };
     match target.host.driver() {
         Some(driver) => {
-            let raw = |stream: &*mut c_void| stream_of(*stream);
-            for stream in &streams {
-                if driver.is_capturing(raw(stream))? {
-                    return Err(Error::not_supported(
-                        "the stream is being captured, and the host tier's work can't become part \
-                         of a graph",
-                    ));
-                }
+            // SAFETY: the caller's promise about the buffers.
+            let work = || unsafe { on_device_streams(target, driver, &streams, batch) };
+            // NULL is the default stream of the communicator's device, and what is allocated on the
+            // way must not bring a context to another one.
+            match target.host.device.load(Ordering::Relaxed) {
+                device @ 0.. => Guard::with(driver, device, work),
+                _ => work(),
             }
-            // The work is ordered after the streams by waiting for them, and before what follows
-            // because it is done when the call returns.
-            for stream in &streams {
-                driver.stream_synchronize(raw(stream))?;
-            }
-            let runner = target.host.runner.lock();
-            let runner = open(&runner)?;
-            let on = raw(&streams[0]);
-            let (staged, back) =
-                stage::to_host(driver, &batch.ops, target.rank(), target.nranks(), on)?;
-            let batch = Batch {
-                ops: staged,
-                texts: batch.texts,
-            };
-            // SAFETY: the staged operations point to our own host buffers or the caller's.
-            unsafe { run_batch(runner, &batch)? };
-            back.copy(driver, on)
         }
         None => {
             for stream in &streams {
@@ -266,6 +252,40 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
             Ok(())
         }
     }
+}
+
+/// Runs a batch now, after the work that the vendor's streams hold.
+unsafe fn on_device_streams(
+    target: &'static Target,
+    driver: &'static Driver,
+    streams: &[*mut c_void],
+    batch: Batch,
+) -> Result<()> {
+    let raw = |stream: &*mut c_void| stream_of(*stream);
+    for stream in streams {
+        if driver.is_capturing(raw(stream))? {
+            return Err(Error::not_supported(
+                "the stream is being captured, and the host tier's work can't become part of a \
+                 graph",
+            ));
+        }
+    }
+    // The work is ordered after the streams by waiting for them, and before what follows because
+    // it is done when the call returns.
+    for stream in streams {
+        driver.stream_synchronize(raw(stream))?;
+    }
+    let runner = target.host.runner.lock();
+    let runner = open(&runner)?;
+    let on = raw(&streams[0]);
+    let (staged, back) = stage::to_host(driver, &batch.ops, target.rank(), target.nranks(), on)?;
+    let batch = Batch {
+        ops: staged,
+        texts: batch.texts,
+    };
+    // SAFETY: the staged operations point to our own host buffers or the caller's.
+    unsafe { run_batch(runner, &batch)? };
+    back.copy(driver, on)
 }
 
 /// A batch on its way to a stream's thread. Its turn is used even if it never runs.

@@ -1,75 +1,24 @@
-//! The way of an operation into a vendor's library: from the uniform table to the vendor's function.
+//! The way into a vendor's library of the operations that the short path of `ops` does not take.
 
 use super::Meaning;
 use super::nccl::Library;
 use crate::device::{Driver, Guard, stream_of};
 use crate::error::{Code, Error, Result};
-use crate::ops::{Call, Ops, Target};
+use crate::ops::{Call, Fill, Ops, Target};
 use crate::types::{DataType, FIRST_CUSTOM_REDOP, OpKind, RedOp};
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
 
-/// What the operations of one communicator need of its vendor. Part of reserved memory that is
-/// never freed. The first fields are all that the short path reads.
-#[repr(C)]
+/// What the operations of one communicator need of its vendor beside the slots of the short path.
+/// Part of reserved memory that is never freed.
 pub(crate) struct NativePort {
     comm: AtomicPtr<c_void>,
-    /// Data types below this number have the vendor's number for theirs and are there.
-    dtypes: AtomicU32,
-    /// The same for operators.
-    redops: AtomicU32,
-    /// Data types of the functions that came late; 0 where one of them is missing.
-    late_dtypes: AtomicU32,
-    policy: AtomicU8,
-    device: AtomicI32,
-    functions: Functions,
     library: AtomicPtr<Library>,
     driver: AtomicPtr<Driver>,
-}
-
-macro_rules! functions {
-    ($($field:ident: ($($arg:ty),*);)*) => {
-        /// The vendor's functions of the short path, copied to where it finds them at once.
-        #[repr(C)]
-        struct Functions {
-            $($field: AtomicPtr<c_void>,)*
-        }
-
-        impl Functions {
-            const fn none() -> Functions {
-                Functions {
-                    $($field: AtomicPtr::new(std::ptr::null_mut()),)*
-                }
-            }
-
-            $(
-                #[inline(always)]
-                fn $field(&self) -> unsafe extern "C" fn($($arg),*) -> c_int {
-                    let function = self.$field.load(Ordering::Relaxed);
-                    // SAFETY: the short path's table is installed only after `attach` has stored
-                    // functions of this type here.
-                    unsafe { std::mem::transmute::<*mut c_void, _>(function) }
-                }
-            )*
-        }
-    };
-}
-
-type Ptr = *mut c_void;
-type Const = *const c_void;
-
-functions! {
-    all_reduce: (Const, Ptr, usize, c_int, c_int, Ptr, Ptr);
-    broadcast: (Const, Ptr, usize, c_int, c_int, Ptr, Ptr);
-    reduce: (Const, Ptr, usize, c_int, c_int, c_int, Ptr, Ptr);
-    all_gather: (Const, Ptr, usize, c_int, Ptr, Ptr);
-    reduce_scatter: (Const, Ptr, usize, c_int, c_int, Ptr, Ptr);
-    send: (Const, usize, c_int, c_int, Ptr, Ptr);
-    recv: (Ptr, usize, c_int, c_int, Ptr, Ptr);
-    gather: (Const, Ptr, usize, c_int, c_int, Ptr, Ptr);
-    scatter: (Const, Ptr, usize, c_int, c_int, Ptr, Ptr);
-    all_to_all: (Const, Ptr, usize, c_int, Ptr, Ptr);
+    /// One word of device memory, for barriers.
+    word: AtomicPtr<c_void>,
+    policy: AtomicU8,
+    device: AtomicI32,
 }
 
 /// What is done about the calling thread's current device around a call.
@@ -97,76 +46,61 @@ impl NativePort {
     pub(crate) const fn new() -> NativePort {
         NativePort {
             comm: AtomicPtr::new(std::ptr::null_mut()),
-            dtypes: AtomicU32::new(0),
-            redops: AtomicU32::new(0),
-            late_dtypes: AtomicU32::new(0),
-            policy: AtomicU8::new(DevicePolicy::Trust as u8),
-            device: AtomicI32::new(0),
-            functions: Functions::none(),
             library: AtomicPtr::new(std::ptr::null_mut()),
             driver: AtomicPtr::new(std::ptr::null_mut()),
+            word: AtomicPtr::new(std::ptr::null_mut()),
+            policy: AtomicU8::new(DevicePolicy::Trust as u8),
+            device: AtomicI32::new(0),
         }
     }
 
-    /// Puts a vendor's communicator behind the table, and gives the table.
+    /// Puts a vendor's communicator behind the target: its table, and if nothing has to be done
+    /// around a call, the slots of the short path.
     pub(crate) fn attach(
-        &self,
+        target: &'static Target,
         library: &'static Library,
         comm: *mut c_void,
         driver: &'static Driver,
+        word: *mut c_void,
         policy: DevicePolicy,
         device: i32,
-    ) -> &'static Ops {
-        let symbols = &library.symbols;
-        let dtypes = identity_prefix(&library.dtypes);
-        let late =
-            symbols.gather.is_some() && symbols.scatter.is_some() && symbols.all_to_all.is_some();
-        self.dtypes.store(dtypes, Ordering::Relaxed);
-        self.redops
-            .store(identity_prefix(&library.redops), Ordering::Relaxed);
-        self.late_dtypes
-            .store(if late { dtypes } else { 0 }, Ordering::Relaxed);
-        let f = &self.functions;
-        for (place, function) in [
-            (&f.all_reduce, symbols.all_reduce as *mut c_void),
-            (&f.broadcast, symbols.broadcast as *mut c_void),
-            (&f.reduce, symbols.reduce as *mut c_void),
-            (&f.all_gather, symbols.all_gather as *mut c_void),
-            (&f.reduce_scatter, symbols.reduce_scatter as *mut c_void),
-            (&f.send, symbols.send as *mut c_void),
-            (&f.recv, symbols.recv as *mut c_void),
-            (
-                &f.gather,
-                symbols
-                    .gather
-                    .map_or(std::ptr::null_mut(), |f| f as *mut c_void),
-            ),
-            (
-                &f.scatter,
-                symbols
-                    .scatter
-                    .map_or(std::ptr::null_mut(), |f| f as *mut c_void),
-            ),
-            (
-                &f.all_to_all,
-                symbols
-                    .all_to_all
-                    .map_or(std::ptr::null_mut(), |f| f as *mut c_void),
-            ),
-        ] {
-            place.store(function, Ordering::Relaxed);
-        }
-        self.library
+    ) {
+        let port = &target.native;
+        port.library
             .store(std::ptr::from_ref(library).cast_mut(), Ordering::Relaxed);
-        self.driver
+        port.driver
             .store(std::ptr::from_ref(driver).cast_mut(), Ordering::Relaxed);
-        self.policy.store(policy as u8, Ordering::Relaxed);
-        self.device.store(device, Ordering::Relaxed);
-        self.comm.store(comm, Ordering::Release);
-        if policy == DevicePolicy::Trust {
-            &NATIVE
-        } else {
-            &NATIVE_CLOSELY
+        port.word.store(word, Ordering::Relaxed);
+        port.policy.store(policy as u8, Ordering::Relaxed);
+        port.device.store(device, Ordering::Relaxed);
+        port.comm.store(comm, Ordering::Release);
+        let redops = identity_prefix(&library.redops) as usize;
+        if policy == DevicePolicy::Trust && redops == RedOp::ALL.len() {
+            let symbols = &library.symbols;
+            target.slots.fill(Fill {
+                comm,
+                dtypes: identity_prefix(&library.dtypes),
+                all_reduce: symbols.all_reduce,
+                broadcast: symbols.broadcast,
+                reduce: symbols.reduce,
+                all_gather: symbols.all_gather,
+                reduce_scatter: symbols.reduce_scatter,
+                send: symbols.send,
+                recv: symbols.recv,
+                gather: symbols.gather,
+                scatter: symbols.scatter,
+                all_to_all: symbols.all_to_all,
+            });
+        }
+        target.set_ops(&CLOSELY);
+    }
+
+    /// The error of a call that the vendor refused; `None` if it only goes on.
+    pub(crate) fn explain(&self, kind: OpKind, result: c_int) -> Option<Error> {
+        let library = self.library();
+        match library.vendor.meaning(result) {
+            Meaning::Code(Code::InProgress) => None,
+            _ => Some(library.failed(kind.name(), result, self.comm())),
         }
     }
 
@@ -175,7 +109,6 @@ impl NativePort {
         self.comm.store(std::ptr::null_mut(), Ordering::Release);
     }
 
-    #[inline(always)]
     fn library(&self) -> &'static Library {
         // SAFETY: the native tables are installed only after `attach`, and libraries live for ever.
         unsafe { &*self.library.load(Ordering::Relaxed) }
@@ -186,7 +119,6 @@ impl NativePort {
         (!self.comm().is_null()).then(|| self.library())
     }
 
-    #[inline(always)]
     fn comm(&self) -> *mut c_void {
         self.comm.load(Ordering::Relaxed)
     }
@@ -227,186 +159,17 @@ impl NativePort {
     }
 }
 
-/// Larger counts are looked at closely.
-const PLAIN_COUNT: usize = 1 << 56;
-
-/// What an error text needs of a call that the vendor refused. It is written to the stack before
-/// the vendor's call, by volatile writes: kept in registers over the call, it would cost as many
-/// pushes and pops on every call that succeeds.
-#[repr(C)]
-struct Noted {
-    target: *const Target,
-    count: usize,
-    dtype: i32,
-    op: i32,
-    root: i32,
-}
-
-#[cold]
-#[inline(never)]
-fn failed(noted: &Noted, kind: OpKind, result: c_int) -> i32 {
-    // SAFETY: written from a `&'static Target` by the short path.
-    let target: &'static Target = unsafe { &*noted.target };
-    crate::ops::guarded(target, || {
-        let library = target.native.library();
-        if library.vendor.meaning(result) == Meaning::Code(Code::InProgress) {
-            return Code::InProgress as i32;
-        }
-        let mut call = Call::new(kind);
-        (call.count, call.dtype, call.op, call.root) =
-            (noted.count, noted.dtype, noted.op, noted.root);
-        let error = library.failed(kind.name(), result, target.native.comm());
-        target.fail_call(&call, error)
-    })
-}
-
-#[cold]
-#[inline(never)]
-unsafe fn closely(target: &'static Target, call: Call) -> i32 {
-    crate::ops::guarded(target, || {
-        // SAFETY: the caller's promise about the buffers, passed on.
-        match unsafe { call_checked(target, &call) } {
-            Ok(code) => code,
-            Err(error) => target.fail_call(&call, error),
-        }
-    })
-}
-
-/// One function of the short path: arguments that are beyond doubt go straight to the vendor, and
-/// everything else is looked at closely. `limit`: the field of [`NativePort`] that the data type
-/// must be below. `fine`: what else must hold.
-macro_rules! short {
-    (
-        $name:ident, $kind:ident, $limit:ident,
-        ($($arg:ident: $ty:ty => $field:ident),*),
-        ($($passed:ident),*),
-        |$port:ident, $target:ident| $fine:expr
-    ) => {
-        #[allow(clippy::too_many_arguments)]
-        unsafe extern "C" fn $name(
-            $($arg: $ty,)*
-            $target: &'static Target,
-            stream: *mut c_void,
-        ) -> i32 {
-            let $port = &$target.native;
-            $target.count_operation();
-            let mut call = Call::new(OpKind::$kind);
-            $(call.$field = $arg;)*
-            call.stream = stream;
-            let known = (call.dtype as u32) < $port.$limit.load(Ordering::Relaxed);
-            if known && call.count < PLAIN_COUNT && $fine {
-                let mut noted = MaybeUninit::<Noted>::uninit();
-                let at = noted.as_mut_ptr();
-                // SAFETY: each write goes to a field of the local above.
-                unsafe {
-                    (&raw mut (*at).target).write_volatile($target);
-                    (&raw mut (*at).count).write_volatile(call.count);
-                    (&raw mut (*at).dtype).write_volatile(call.dtype);
-                    (&raw mut (*at).op).write_volatile(call.op);
-                    (&raw mut (*at).root).write_volatile(call.root);
-                }
-                // SAFETY: the vendor's function with its ABI; the buffers are the caller's promise.
-                let result = unsafe { ($port.functions.$name())($($passed,)* $port.comm(), stream) };
-                if result == 0 {
-                    return 0;
-                }
-                // SAFETY: every field was written above.
-                return failed(unsafe { noted.assume_init_ref() }, OpKind::$kind, result);
-            }
-            // SAFETY: the caller's promise, passed on.
-            unsafe { closely($target, call) }
-        }
-    };
-}
-
-short!(
-    all_reduce, AllReduce, dtypes,
-    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op),
-    (send, recv, count, dtype, op),
-    |port, target| (op as u32) < port.redops.load(Ordering::Relaxed)
-        && !send.is_null() && !recv.is_null()
-);
-short!(
-    reduce_scatter, ReduceScatter, dtypes,
-    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op),
-    (send, recv, count, dtype, op),
-    |port, target| (op as u32) < port.redops.load(Ordering::Relaxed)
-        && !send.is_null() && !recv.is_null()
-);
-short!(
-    reduce, Reduce, dtypes,
-    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, op: i32 => op, root: i32 => root),
-    (send, recv, count, dtype, op, root),
-    |port, target| (op as u32) < port.redops.load(Ordering::Relaxed)
-        && (root as u32) < target.nranks()
-        && !send.is_null() && !recv.is_null()
-);
-short!(
-    all_gather, AllGather, dtypes,
-    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype),
-    (send, recv, count, dtype),
-    |port, target| !send.is_null() && !recv.is_null()
-);
-short!(
-    broadcast, Broadcast, dtypes,
-    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root),
-    (send, recv, count, dtype, root),
-    |port, target| (root as u32) < target.nranks() && !send.is_null() && !recv.is_null()
-);
-short!(
-    gather, Gather, late_dtypes,
-    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root),
-    (send, recv, count, dtype, root),
-    |port, target| (root as u32) < target.nranks() && !send.is_null() && !recv.is_null()
-);
-short!(
-    scatter, Scatter, late_dtypes,
-    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, root: i32 => root),
-    (send, recv, count, dtype, root),
-    |port, target| (root as u32) < target.nranks() && !send.is_null() && !recv.is_null()
-);
-short!(
-    all_to_all, AllToAll, late_dtypes,
-    (send: Const => send, recv: Ptr => recv, count: usize => count, dtype: i32 => dtype),
-    (send, recv, count, dtype),
-    |port, target| !send.is_null() && !recv.is_null() && !std::ptr::eq(send, recv)
-);
-short!(
-    send, Send, dtypes,
-    (send: Const => send, count: usize => count, dtype: i32 => dtype, peer: i32 => root),
-    (send, count, dtype, peer),
-    |port, target| (peer as u32) < target.nranks() && !send.is_null()
-);
-short!(
-    recv, Recv, dtypes,
-    (recv: Ptr => recv, count: usize => count, dtype: i32 => dtype, peer: i32 => root),
-    (recv, count, dtype, peer),
-    |port, target| (peer as u32) < target.nranks() && !recv.is_null()
-);
-
-unsafe fn counted(target: &'static Target, call: &Call) -> i32 {
+unsafe fn closely(target: &'static Target, call: &Call) -> i32 {
     target.count_operation();
     // SAFETY: the caller's promise about the buffers, passed on.
-    unsafe { closely(target, *call) }
+    match unsafe { call_checked(target, call) } {
+        Ok(code) => code,
+        Err(error) => target.fail_call(call, error),
+    }
 }
 
-/// The table of a vendor whose numbers are ours and whose library switches devices by itself.
-static NATIVE: Ops = Ops {
-    all_reduce,
-    broadcast,
-    reduce,
-    all_gather,
-    reduce_scatter,
-    gather,
-    scatter,
-    all_to_all,
-    send,
-    recv,
-    ..crate::ops::collecting_ops!(counted)
-};
-
-/// The table of a communicator whose device is looked after around every call.
-static NATIVE_CLOSELY: Ops = crate::ops::collecting_ops!(counted);
+/// The table of a vendor: of the calls that the short path does not take.
+static CLOSELY: Ops = crate::ops::collecting_ops!(closely);
 
 /// Checks everything, then calls: the way of calls that the short path does not take.
 /// `Ok` is 0, or InProgress of a non-blocking communicator.
@@ -588,29 +351,20 @@ unsafe fn by_messages(
     outcome(library, call.kind.name(), result, comm)
 }
 
-/// One element through an all-reduce, then the host waits for the stream.
+/// One word through an all-reduce on the stream. The word is the communicator's, allocated at init:
+/// an allocation here could wait for other ranks' kernels.
 fn barrier(target: &'static Target, library: &'static Library, stream: *mut c_void) -> Result<i32> {
-    let driver = target.native.driver();
-    let raw = stream_of(stream);
-    if driver.is_capturing(raw)? {
+    if target.native.driver().is_capturing(stream_of(stream))? {
         return Err(Error::not_supported(
-            "Barrier waits on the host, which a stream that is being captured can't",
+            "a barrier that is replayed would synchronise nothing that the graph can see",
         ));
     }
     let comm = target.native.comm();
-    Guard::with(driver, target.native.device.load(Ordering::Relaxed), || {
-        let word = driver.malloc(8)?;
-        let d = library.dtype(DataType::Int8)?;
-        let o = library.redop(RedOp::Max)?;
-        // SAFETY: the word is ours, on the communicator's device, until the stream is synchronised.
-        let result = unsafe { (library.symbols.all_reduce)(word, word, 1, d, o, comm, stream) };
-        let code = outcome(library, "AllReduce of a barrier", result, comm);
-        let waited = driver.stream_synchronize(raw);
-        // SAFETY: allocated above, and the stream has passed the only work that used it (or is
-        // broken, and uses it no more).
-        unsafe { driver.free(word)? };
-        let code = code?;
-        waited?;
-        Ok(code)
-    })
+    let word = target.native.word.load(Ordering::Relaxed);
+    let d = library.dtype(DataType::Uint8)?;
+    let o = library.redop(RedOp::Max)?;
+    // SAFETY: the word is on the communicator's device and stays until the communicator ends; what
+    // is in it does not matter.
+    let result = unsafe { (library.symbols.all_reduce)(word, word, 1, d, o, comm, stream) };
+    outcome(library, "AllReduce of a barrier", result, comm)
 }

@@ -414,7 +414,7 @@ pub unsafe extern "C" fn flagosAlltoAllv(
 }
 
 /// Completes on no rank before every rank has called it. Moves no data. On a vendor's tier it is
-/// ordered on the stream like any operation: the host does not wait, the stream does.
+/// ordered on the stream like any operation: the host does not wait until it synchronises the stream.
 ///
 /// @param comm    the communicator.
 /// @param stream  see "Streams" above.
@@ -424,7 +424,7 @@ pub unsafe extern "C" fn flagosAlltoAllv(
 ///
 /// @return the results under "Operations" above.
 ///
-/// Semantics: FlagCX's flagcxBarrier.
+/// Semantics: ours. FlagCX's flagcxBarrier also synchronises the stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagosBarrier(
     comm: flagosComm_t,

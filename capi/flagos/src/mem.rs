@@ -142,7 +142,7 @@ pub unsafe extern "C" fn flagosCommWindowRegister(
     entry("flagosCommWindowRegister", comm, || {
         // SAFETY: the header's contract.
         let out = unsafe { Out::new(win, "win", null_mut()) }?;
-        buffer(buff, "buff", size)?;
+        // The engine looks at the buffer: the other ranks have to be told of a bad one.
         let window = internal::comm_window_register(handle(comm), buff, size, winFlags)?;
         out.set(window.cast());
         Ok(())

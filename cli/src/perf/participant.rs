@@ -161,6 +161,7 @@ pub fn participate(
     };
     let info = comms[0].info().map_err(explain("communicator info"))?;
     let host_tier = info.tier == 3;
+    let queued_barrier = info.stream_kind == 2;
     let memory = match (args.memory, host_tier, devices) {
         (Memory::Host, ..) | (Memory::Auto, true, _) => Place::Host,
         (_, _, 0) => Place::Shared,
@@ -206,6 +207,7 @@ pub fn participate(
         coord: &mut p.coord,
         locals: &mut locals,
         host_tier,
+        queued_barrier,
         one_machine: place.hosts.len() == 1,
         watch: &watch,
         output: &mut output,

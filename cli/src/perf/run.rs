@@ -30,6 +30,8 @@ pub struct Run<'a> {
     pub locals: &'a mut Locals,
     /// Whether the tier is the host tier, which promises more.
     pub host_tier: bool,
+    /// Whether a barrier is put on a stream of our own; with a vendor's the call waits.
+    pub queued_barrier: bool,
     /// Whether all ranks are on one machine.
     pub one_machine: bool,
     /// What this participant is doing, for the time limit.
@@ -187,7 +189,7 @@ impl Run<'_> {
     ) -> Result<Tried<(Ready, Vec<u64>)>, String> {
         let what = case.describe();
         self.watch.step(&what);
-        if case.operation == Operation::Barrier && self.locals.several() && !self.host_tier {
+        if case.operation == Operation::Barrier && self.locals.several() && !self.queued_barrier {
             let why = "one thread can't wait in several barriers at once".to_owned();
             return Ok(Tried::Unsupported(why));
         }

@@ -46,6 +46,27 @@ fn a_device_for_every_rank_means_the_vendor() {
     }
 }
 
+/// The whole matrix of operations, types and operators at 1, 2 and 4 ranks, in each of the three ways to own them.
+#[test]
+fn every_check_passes_however_ranks_are_owned() {
+    for ranks in ["1", "2", "4"] {
+        for how in [&[][..], &["--threads"], &["--single-thread"]] {
+            let ran = perf(ranks, &[&["--ranks", ranks], how].concat());
+            assert_eq!(ran.code, Some(0), "{ranks} {how:?}\n{}{}", ran.out, ran.err);
+            assert!(ran.out.contains("# tier native"), "{}", ran.out);
+            assert!(ran.out.contains("wrong values 0"), "{}", ran.out);
+        }
+    }
+}
+
+/// More ranks than devices in one thread: the host tier waits inside a barrier, which one thread can't do twice.
+#[test]
+fn one_thread_on_the_host_tier_with_a_driver_ends() {
+    let ran = perf("1", &["--single-thread", "--ranks", "2", "--timeout", "20"]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("# tier host"), "{}", ran.out);
+}
+
 #[test]
 fn one_thread_can_own_all_devices() {
     let ran = perf("3", &["--single-thread"]);
