@@ -1396,7 +1396,7 @@ flagosResult_t flagosAlltoAllv(const void *sendbuff,
 
 /**
  * Completes on no rank before every rank has called it. Moves no data. On a vendor's tier it is
- * ordered on the stream like any operation, and the call waits until the stream has passed it.
+ * ordered on the stream like any operation: the host does not wait until it synchronises the stream.
  *
  * @param comm    the communicator.
  * @param stream  see "Streams" above.
@@ -1406,9 +1406,10 @@ flagosResult_t flagosAlltoAllv(const void *sendbuff,
  *
  * @return the results under "Operations" above.
  *
- * Semantics: FlagCX's flagcxBarrier.
+ * Semantics: ours. FlagCX's flagcxBarrier also synchronises the stream.
  */
-flagosResult_t flagosBarrier(flagosComm_t comm, flagosStream_t stream);
+flagosResult_t flagosBarrier(flagosComm_t comm,
+                             flagosStream_t stream);
 
 /**
  * Sends count elements to a peer, which must call flagosRecv with the same count and datatype.

@@ -26,6 +26,9 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// The operator of a call whose text is to leave it out.
+    const NOT_NOTED: i32 = i32::MIN;
+
     pub(crate) fn new(kind: OpKind) -> Call {
         Call {
             kind,
@@ -377,6 +380,9 @@ extern "C" fn failed(noted: &Noted, kind: OpKind, result: i32) -> i32 {
             let mut call = Call::new(kind);
             (call.count, call.dtype, call.op, call.root) =
                 (noted.count, noted.dtype, noted.detail, noted.detail);
+            if kind == OpKind::Reduce {
+                call.op = Call::NOT_NOTED;
+            }
             // The library checks roots by itself; the words for a bad one are ours.
             let error = call.check_root(target.nranks()).err().unwrap_or(error);
             target.fail_call(&call, error)

@@ -39,7 +39,14 @@ pub fn get_device() -> Result<i32> {
 
 /// Sets it.
 pub fn set_device(device: i32) -> Result<()> {
-    needed("flagosSetDevice")?.set(device)
+    let driver = needed("flagosSetDevice")?;
+    let count = driver.count()?;
+    if !(0..count).contains(&device) {
+        return Err(Error::invalid_argument(format!(
+            "device {device}: the driver shows this process {count} devices, numbered from 0"
+        )));
+    }
+    driver.set(device)
 }
 
 /// Number of devices, 0 without a driver.

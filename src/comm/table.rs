@@ -134,7 +134,9 @@ pub(crate) fn remove(handle: Handle) -> Option<Arc<Comm>> {
 
 /// Gives a removed handle's place back.
 pub(crate) fn release(handle: Handle) {
-    lock(free_places()).free.push((handle >> PLACE_SHIFT) % PLACES);
+    lock(free_places())
+        .free
+        .push((handle >> PLACE_SHIFT) % PLACES);
 }
 
 /// The communicator of a live handle.

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod doctor;
+mod hardware;
 mod launch;
 mod native;
 mod perf;

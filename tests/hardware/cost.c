@@ -1,0 +1,262 @@
+/*
+ * Cost of a call and bandwidth, ours and direct NCCL, in one run and in the same two processes: blocks alternate (ours, direct,
+ * ours, direct, ...), and each figure is the median over pairs of neighbours. Between two blocks of direct calls stands the
+ * noise of the method. Writes cost.json into HW_LOG.
+ */
+#include "hw.h"
+
+#include <limits.h>
+
+enum { max_pairs = 2000, max_sizes = 32 };
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(double *values, int n, double q)
+{
+    int at = (int)(q * (n - 1) + 0.5);
+    qsort(values, (size_t)n, sizeof *values, by_size);
+    return values[at];
+}
+
+struct both {
+    struct rank r;
+    void *direct; /* NCCL's own communicator of the same ranks */
+    void *in, *out;
+};
+
+enum way { ours, direct };
+
+static void call(struct both *b, enum way way, size_t count)
+{
+    if (way == ours) {
+        FLAGOS(AllReduce(b->in, b->out, count, flagosFloat32, flagosSum, b->r.comm, stream_of(&b->r)));
+    } else {
+        NCCL(AllReduce(b->in, b->out, count, 7, 0, b->direct, b->r.stream));
+    }
+}
+
+/* Nanoseconds of host time for one call, out of `calls` in a row; the stream is empty before and after, outside the clock. */
+static double host_cost(struct both *b, enum way way, int calls)
+{
+    double start, took;
+    int i, bad = 0;
+    CUDA(StreamSynchronize(b->r.stream));
+    if (way == ours) {
+        start = now();
+        for (i = 0; i < calls; i++) {
+            bad |= F.AllReduce(b->in, b->out, 2, flagosFloat32, flagosSum, b->r.comm, stream_of(&b->r));
+        }
+        took = now() - start;
+    } else {
+        start = now();
+        for (i = 0; i < calls; i++) {
+            bad |= N.AllReduce(b->in, b->out, 2, 7, 0, b->direct, b->r.stream);
+        }
+        took = now() - start;
+    }
+    EXPECT(bad == 0, "%s: a call failed", way == ours ? "ours" : "direct");
+    CUDA(StreamSynchronize(b->r.stream));
+    return took / calls * 1e9;
+}
+
+struct cost {
+    double ours, direct, difference, low, high, control, control_low, control_high;
+    int pairs, calls;
+};
+
+static struct cost measure_cost(struct both *b, int calls, int pairs)
+{
+    static double a[max_pairs], d[max_pairs], difference[max_pairs], control[max_pairs];
+    struct cost c;
+    int i;
+    for (i = 0; i < 20; i++) {
+        host_cost(b, ours, calls);
+        host_cost(b, direct, calls);
+    }
+    for (i = 0; i < pairs; i++) {
+        double again;
+        if (i % 2 == 0) {
+            a[i] = host_cost(b, ours, calls);
+            d[i] = host_cost(b, direct, calls);
+            again = host_cost(b, direct, calls);
+        } else {
+            again = host_cost(b, direct, calls);
+            d[i] = host_cost(b, direct, calls);
+            a[i] = host_cost(b, ours, calls);
+        }
+        difference[i] = a[i] - d[i];
+        control[i] = again - d[i];
+    }
+    c.ours = quantile(a, pairs, 0.5);
+    c.direct = quantile(d, pairs, 0.5);
+    c.difference = quantile(difference, pairs, 0.5);
+    c.low = quantile(difference, pairs, 0.1);
+    c.high = quantile(difference, pairs, 0.9);
+    c.control = quantile(control, pairs, 0.5);
+    c.control_low = quantile(control, pairs, 0.1);
+    c.control_high = quantile(control, pairs, 0.9);
+    c.pairs = pairs;
+    c.calls = calls;
+    return c;
+}
+
+/* Seconds of device time for one all-reduce, the slower rank's. */
+static double device_time(struct both *b, enum way way, size_t bytes, int calls, void **event)
+{
+    float ms = 0;
+    int i;
+    double slower;
+    CUDA(StreamSynchronize(b->r.stream));
+    meet();
+    call(b, way, bytes / 4); /* brings the streams together */
+    CUDA(EventRecord(event[0], b->r.stream));
+    for (i = 0; i < calls; i++) call(b, way, bytes / 4);
+    CUDA(EventRecord(event[1], b->r.stream));
+    CUDA(EventSynchronize(event[1]));
+    CUDA(EventElapsedTime(&ms, event[0], event[1]));
+    S->number[b->r.rank] = ms;
+    meet();
+    slower = S->number[0] > S->number[1] ? S->number[0] : S->number[1];
+    meet();
+    return slower / calls * 1e-3;
+}
+
+struct row {
+    size_t bytes;
+    double time[2], ratio, low, high;
+};
+
+static void write_cost(FILE *f, const char *name, const struct cost *c)
+{
+    fprintf(f,
+            "  \"%s\": {\"bytes\": 8, \"calls_in_a_row\": %d, \"pairs\": %d, \"ours_ns\": %.1f, \"direct_ns\": %.1f, "
+            "\"difference_ns\": {\"median\": %.1f, \"p10\": %.1f, \"p90\": %.1f}, "
+            "\"direct_minus_direct_ns\": {\"median\": %.1f, \"p10\": %.1f, \"p90\": %.1f}},\n",
+            name, c->calls, c->pairs, c->ours, c->direct, c->difference, c->low, c->high, c->control, c->control_low, c->control_high);
+}
+
+static void say_cost(int rank, const char *name, const struct cost *c, int gated)
+{
+    if (gated && rank == 0) {
+        double allowed = c->direct * 0.05 > 150 ? c->direct * 0.05 : 150;
+        EXPECT(c->difference < allowed, "ours costs %.0f ns more than direct's %.0f ns", c->difference, c->direct);
+    }
+    report(rank, name, "8 B: ours %.0f ns, direct %.0f ns, difference %+.1f ns (p10 %+.1f, p90 %+.1f; direct against itself %+.1f, "
+           "p10 %+.1f, p90 %+.1f); %d pairs of %d calls", c->ours, c->direct, c->difference, c->low, c->high, c->control,
+           c->control_low, c->control_high, c->pairs, c->calls);
+}
+
+static void compare(int rank)
+{
+    struct both b;
+    struct cost lone, row_of;
+    struct row rows[max_sizes];
+    flagosCommInfo_t info = FLAGOS_COMM_INFO_INITIALIZER;
+    char direct_file[PATH_MAX] = "?", our_file[PATH_MAX] = "?";
+    Dl_info where;
+    int n = 0, i, version = 0, small = quick(), gated = !small && number_from("HW_STANDIN", 0) == 0;
+    size_t bytes, largest = small ? 1 << 16 : 1 << 30;
+    void *event[2];
+
+    load_cuda();
+    load_nccl();
+    load_ours();
+    b.r = join(rank, NULL);
+    if (rank == 0) NCCL(GetUniqueId(&S->nccl_id));
+    meet();
+    NCCL(CommInitRank(&b.direct, 2, S->nccl_id, rank));
+    if (b.direct == NULL) give_up("no communicator of NCCL");
+    FLAGOS(CommGetInfo(b.r.comm, &info));
+    if (realpath(info.libraryPath, our_file) == NULL) our_file[0] = 0;
+    if (dladdr((void *)(size_t)N.AllReduce, &where) != 0 && realpath(where.dli_fname, direct_file) == NULL) direct_file[0] = 0;
+    NCCL(GetVersion(&version));
+    EXPECT(strcmp(our_file, direct_file) == 0, "ours is over %s, direct over %s", our_file, direct_file);
+    b.in = device_memory(largest);
+    b.out = device_memory(largest);
+    CUDA(Memset(b.in, 0, largest));
+    upload(b.in, 1024, rank, 0);
+    for (i = 0; i < 2; i++) {
+        call(&b, (enum way)i, 1024);
+        CUDA(StreamSynchronize(b.r.stream));
+        expect_sum(__LINE__, b.out, 1024, 0, 1);
+        CUDA(Memset(b.out, 0, 4096));
+    }
+    report(rank, "same_library", "ours and direct are over one copy: %s, version %d; both right", direct_file, version);
+
+    lone = measure_cost(&b, 1, small ? 50 : 2000);
+    say_cost(rank, "one_call", &lone, gated);
+    row_of = measure_cost(&b, 64, small ? 10 : 400);
+    say_cost(rank, "calls_in_a_row", &row_of, gated);
+
+    CUDA(EventCreateWithFlags(&event[0], 0));
+    CUDA(EventCreateWithFlags(&event[1], 0));
+    for (bytes = 8; bytes <= largest; bytes *= bytes < 64 ? 8 : 4) {
+        double ratio[64], times[2][64];
+        int pairs = small ? 3 : bytes >= 64 << 20 ? 12 : 30;
+        int calls = small ? 3 : bytes >= 64 << 20 ? 5 : bytes >= 1 << 20 ? 20 : 100;
+        struct row *row = &rows[n++];
+        for (i = 0; i < 3; i++) {
+            device_time(&b, ours, bytes, 2, event);
+            device_time(&b, direct, bytes, 2, event);
+        }
+        for (i = 0; i < pairs; i++) {
+            enum way first = i % 2 ? direct : ours;
+            times[first][i] = device_time(&b, first, bytes, calls, event);
+            times[!first][i] = device_time(&b, !first, bytes, calls, event);
+            ratio[i] = times[direct][i] / times[ours][i];
+        }
+        row->bytes = bytes;
+        row->time[ours] = quantile(times[ours], pairs, 0.5);
+        row->time[direct] = quantile(times[direct], pairs, 0.5);
+        row->ratio = quantile(ratio, pairs, 0.5);
+        row->low = quantile(ratio, pairs, 0.1);
+        row->high = quantile(ratio, pairs, 0.9);
+        if (gated && rank == 0 && bytes >= 1 << 20) {
+            EXPECT(row->ratio > 0.97, "%zu bytes: %.3f of direct's bandwidth", bytes, row->ratio);
+        }
+        if (bytes < largest && bytes * 4 > largest) bytes = largest / 4;
+    }
+    for (i = 0; i < n && rank == 0; i++) {
+        fprintf(stderr, "%s%12zu %12.2f %12.2f %10.2f %10.2f %8.3f  %.3f..%.3f\n",
+                i == 0 ? "# all_reduce, float32, sum, 2 ranks; bus bandwidth in GB/s; ratio of bandwidths, ours to direct\n"
+                         "#      bytes      ours us    direct us  ours GB/s direct GB/s  ratio  p10..p90\n"
+                       : "",
+                rows[i].bytes, rows[i].time[ours] * 1e6, rows[i].time[direct] * 1e6, (double)rows[i].bytes / rows[i].time[ours] * 1e-9,
+                (double)rows[i].bytes / rows[i].time[direct] * 1e-9, rows[i].ratio, rows[i].low, rows[i].high);
+    }
+    report(rank, "bandwidth", "%zu bytes: ours %.2f GB/s, direct %.2f GB/s, median ratio %.3f (p10 %.3f, p90 %.3f)", rows[n - 1].bytes,
+           (double)rows[n - 1].bytes / rows[n - 1].time[ours] * 1e-9, (double)rows[n - 1].bytes / rows[n - 1].time[direct] * 1e-9,
+           rows[n - 1].ratio, rows[n - 1].low, rows[n - 1].high);
+    if (rank == 0 && getenv("HW_LOG") != NULL) {
+        char path[PATH_MAX];
+        FILE *f;
+        snprintf(path, sizeof path, "%s/cost.json", getenv("HW_LOG"));
+        f = fopen(path, "w");
+        if (f == NULL) give_up("%s can't be written", path);
+        fprintf(f, "{\n  \"operation\": \"all_reduce\", \"datatype\": \"float32\", \"ranks\": 2, \"nccl_version\": %d, \"standin\": %d,\n", version,
+                number_from("HW_STANDIN", 0));
+        write_cost(f, "one_call", &lone);
+        write_cost(f, "calls_in_a_row", &row_of);
+        fprintf(f, "  \"bandwidth\": [\n");
+        for (i = 0; i < n; i++) {
+            fprintf(f,
+                    "    {\"bytes\": %zu, \"ours_us\": %.3f, \"direct_us\": %.3f, \"ours_busbw_gbs\": %.4f, \"direct_busbw_gbs\": %.4f, "
+                    "\"ratio\": {\"median\": %.4f, \"p10\": %.4f, \"p90\": %.4f}}%s\n",
+                    rows[i].bytes, rows[i].time[ours] * 1e6, rows[i].time[direct] * 1e6, (double)rows[i].bytes / rows[i].time[ours] * 1e-9,
+                    (double)rows[i].bytes / rows[i].time[direct] * 1e-9, rows[i].ratio, rows[i].low, rows[i].high, i + 1 < n ? "," : "");
+        }
+        fprintf(f, "  ]\n}\n");
+        fclose(f);
+    }
+    NCCL(CommDestroy(b.direct));
+    leave(&b.r);
+}
+
+static const struct scenario list[] = {
+    {"cost", processes, 2, 150, compare, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
+};
+HW_MAIN(list)
