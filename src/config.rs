@@ -5,9 +5,9 @@
 //! is used instead. `docs/environment.md` is generated from the table.
 #![forbid(unsafe_code)]
 
+use crate::sys::per_process::PerProcess;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -344,7 +344,7 @@ pub(crate) struct Config {
 
 /// The configuration of this process. The first call reads the environment.
 pub(crate) fn get() -> &'static Config {
-    static CONFIG: OnceLock<(Config, Vec<String>)> = OnceLock::new();
+    static CONFIG: PerProcess<(Config, Vec<String>)> = PerProcess::new();
     static SAID: AtomicBool = AtomicBool::new(false);
     let (config, warnings) = CONFIG.get_or_init(|| {
         let mut warnings = Vec::new();

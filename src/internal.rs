@@ -81,7 +81,7 @@ pub fn error_string(code: i32) -> &'static CStr {
 /// The pointer stays valid until this thread's next call of this function or its next error.
 pub fn last_error(comm: Handle) -> *const c_char {
     let place = place(comm);
-    if place.is_live(comm) {
+    if place.is_own(comm) {
         last::show(&place.target.last_error())
     } else {
         last::of_thread()

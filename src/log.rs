@@ -5,11 +5,13 @@
 //! in one write.
 #![forbid(unsafe_code)]
 
+use crate::sys::per_process::PerProcess;
+use crate::sys::process::write_to_stderr;
 use std::ffi::{CString, c_int, c_void};
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 /// Gets every line instead of the sink: level (1 error, 2 warn, 3 info, 4 debug, 5 trace), the
 /// text without prefix and line end, and the pointer that was registered with it. It may be called
@@ -29,7 +31,7 @@ static CALLBACK: RwLock<Option<Callback>> = RwLock::new(None);
 /// Makes this module the logger of the process' copy of the facade and sets the level from the
 /// environment. A logger that is already installed stays. May be called any number of times.
 pub fn install() {
-    static DONE: OnceLock<()> = OnceLock::new();
+    static DONE: PerProcess<()> = PerProcess::new();
     DONE.get_or_init(|| {
         if log::set_logger(&SINK).is_ok() {
             // So that warnings about the environment itself can be heard.
@@ -50,7 +52,7 @@ pub fn set_callback(function: Option<LogCallback>, user: *mut c_void) {
 }
 
 fn file() -> Option<&'static File> {
-    static FILE: OnceLock<Option<File>> = OnceLock::new();
+    static FILE: PerProcess<Option<File>> = PerProcess::new();
     FILE.get_or_init(|| {
         let path = crate::config::get().log_file.as_ref()?;
         match File::options().append(true).create(true).open(path) {
@@ -61,7 +63,7 @@ fn file() -> Option<&'static File> {
                      the log goes to stderr\n",
                     path.display()
                 );
-                let _ = std::io::stderr().write_all(line.as_bytes());
+                write_to_stderr(line.as_bytes());
                 None
             }
         }
@@ -91,11 +93,11 @@ impl log::Log for Sink {
             return;
         }
         let line = format!("[flagos-comm] {} {text}\n", record.level());
-        // A closed stderr is nobody's error.
-        let _ = match file() {
-            Some(mut file) => file.write_all(line.as_bytes()),
-            None => std::io::stderr().write_all(line.as_bytes()),
-        };
+        match file() {
+            // A full disk is nobody's error here.
+            Some(mut file) => drop(file.write_all(line.as_bytes())),
+            None => write_to_stderr(line.as_bytes()),
+        }
     }
 
     fn flush(&self) {}

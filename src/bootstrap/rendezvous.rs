@@ -13,17 +13,22 @@ use crate::control::wire::{
 use crate::error::{Code, Error, Result};
 use crate::sys::net::{PollEntry, poll};
 use crate::sys::process;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A connection that has not said who it is after this long is closed.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
 /// More connections than this that have not said who they are wait in the kernel's queue.
 const MAX_STRANGERS: usize = 256;
-/// How long a rendezvous that failed goes on telling latecomers why.
+/// How long a rendezvous that failed goes on telling latecomers why, unless all have heard it.
 const AFTERGLOW: Duration = Duration::from_secs(30);
+/// How many of them may do that at once: each costs a thread and a socket, and a latecomer that finds
+/// nobody learns only that the id is spent.
+const MAX_AFTERGLOWS: usize = 8;
+static AFTERGLOWS: AtomicUsize = AtomicUsize::new(0);
 
 /// A listening socket and the addresses under which others reach it.
 #[derive(Debug)]
@@ -195,6 +200,20 @@ struct Server {
     members: BTreeMap<u32, (Hello, Connection)>,
     nranks: u32,
     failed: Option<(Instant, Error)>,
+    /// The ranks that have heard of the failure.
+    told: BTreeSet<u32>,
+    /// There are enough others of its kind.
+    too_many: bool,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A forked child may hold the socket too: whoever connects would wait for ever.
+        crate::sys::net::stop_listening(&self.listener);
+        if self.failed.is_some() {
+            AFTERGLOWS.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Server {
@@ -207,6 +226,8 @@ impl Server {
             members: BTreeMap::new(),
             nranks: 0,
             failed: None,
+            told: BTreeSet::new(),
+            too_many: false,
         }
     }
 
@@ -214,7 +235,8 @@ impl Server {
         let started = Instant::now();
         loop {
             if let Some((when, _)) = &self.failed {
-                if when.elapsed() > AFTERGLOW {
+                let all_told = self.told.len() >= self.nranks as usize;
+                if all_told || when.elapsed() > AFTERGLOW || self.too_many {
                     return;
                 }
             } else if self.members.is_empty()
@@ -300,6 +322,7 @@ impl Server {
         let quick = self.quick();
         if let Some((_, error)) = &self.failed {
             let _ = connection.send(Kind::Fail, 0, &encode_error(error), &quick);
+            self.told.insert(hello.rank);
             return;
         }
         let other = self.members.values().next().map(|(h, _)| h);
@@ -330,6 +353,8 @@ impl Server {
         if let Some(text) = fault {
             let error = Error::invalid_usage(text);
             let _ = connection.send(Kind::Fail, 0, &encode_error(&error), &quick);
+            self.nranks = self.nranks.max(hello.nranks);
+            self.told.insert(hello.rank);
             self.fail(error);
             return;
         }
@@ -342,8 +367,10 @@ impl Server {
         for (_, connection) in self.members.values_mut() {
             let _ = connection.send(Kind::Fail, 0, &encode_error(&error), &quick);
         }
+        self.told.extend(self.members.keys());
         self.members.clear();
         self.failed = Some((Instant::now(), error));
+        self.too_many = AFTERGLOWS.fetch_add(1, Ordering::Relaxed) >= MAX_AFTERGLOWS;
     }
 
     fn hear_members(&mut self) {
@@ -383,6 +410,7 @@ impl Server {
         }
         if let Some((rank, error)) = left {
             self.members.remove(&rank);
+            self.told.insert(rank);
             self.fail(error);
         }
     }

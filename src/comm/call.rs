@@ -135,7 +135,7 @@ pub unsafe fn all_to_allv(
 /// Records an error for this thread, and for the communicator if the handle is live; its C code.
 pub fn fail(handle: Handle, error: Error) -> i32 {
     let place = place(handle);
-    if handle != 0 && place.is_live(handle) {
+    if place.is_own(handle) {
         place.target.fail(error)
     } else {
         log::info!("{error}");

@@ -8,10 +8,11 @@ use crate::error::{Code, Error, Result};
 use crate::internal::CommInfo;
 use crate::load;
 use crate::ops::{CLOSED, Call, lock};
+use crate::sys::handoff::{Nothing, queue};
+use crate::sys::turnstile::Turn;
 use crate::types::OpKind;
 use crate::vendor::nccl::Progress;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// How long an abort waits for a thread of its own that is on the control channel.
@@ -40,9 +41,14 @@ pub fn comm_device(handle: Handle) -> Result<i32> {
     Ok(comm.device)
 }
 
-/// Name of the communicator.
+/// Name of the communicator: the caller's, or one that is the same on all ranks.
 pub fn comm_name(handle: Handle) -> Result<String> {
-    Ok(table::get(handle)?.name.clone())
+    let comm = table::get(handle)?;
+    if !comm.name.is_empty() {
+        return Ok(comm.name.clone());
+    }
+    let parts = comm.parts()?;
+    Ok(format!("comm-{:08x}", parts.tag()))
 }
 
 /// What the communicator runs on.
@@ -233,12 +239,13 @@ pub fn comm_destroy(handle: Handle) -> Result<()> {
     let started = Instant::now();
     let limit = comm.destroy_limit();
     let patient = || limit.is_none_or(|limit| started.elapsed() < limit);
-    if let Backend::Host(engine) = &parts.backend {
-        place(handle).target.host.detach(patient, || engine.abort());
-    }
+    let queued = match &parts.backend {
+        Backend::Host(engine) => place(handle).target.host.detach(patient, || engine.abort()),
+        Backend::Native(_) => None,
+    };
     place(handle).target.native.detach();
     let result = take_down(&comm, &parts, false);
-    table::release(handle);
+    release(handle, queued);
     result
 }
 
@@ -258,14 +265,35 @@ pub fn comm_abort(handle: Handle) -> Result<()> {
             return Ok(());
         }
     };
-    if let Backend::Host(engine) = &parts.backend {
-        engine.abort();
-        place(handle).target.host.detach(|| true, || {});
-    }
+    let queued = match &parts.backend {
+        Backend::Host(engine) => {
+            engine.abort();
+            place(handle).target.host.detach(|| false, || {})
+        }
+        Backend::Native(_) => None,
+    };
     place(handle).target.native.detach();
     let result = take_down(&comm, &parts, true);
-    table::release(handle);
+    release(handle, queued);
     result
+}
+
+/// Gives the place back, now, or when the last queued operation has found that it is too late.
+fn release(handle: Handle, queued: Option<Turn>) {
+    let Some(turn) = queued else {
+        table::release(handle);
+        return;
+    };
+    let work = move || {
+        place(handle).target.host.detach_later(turn);
+        table::release(handle);
+    };
+    let spawned = std::thread::Builder::new()
+        .name("flagos-end".into())
+        .spawn(work);
+    if let Err(e) = spawned {
+        log::warn!("no thread to wait for operations that are still on their streams: {e}");
+    }
 }
 
 /// Stops the work of a communicator that stays for a shrink and its destroy.
@@ -372,7 +400,7 @@ pub(crate) fn take_down(comm: &Comm, parts: &Parts, abort: bool) -> Result<()> {
 fn end_vendor(comm: &Comm, native: &Arc<Native>, abort: bool) -> Result<()> {
     let ending = Arc::clone(native);
     let what = if abort { "abort" } else { "destroy" };
-    let (sender, done) = channel();
+    let (sender, done) = queue();
     let device = comm.device;
     let abort = abort && ending.library().symbols.comm_abort.is_some();
     let work = move || {
@@ -382,16 +410,10 @@ fn end_vendor(comm: &Comm, native: &Arc<Native>, abort: bool) -> Result<()> {
         .name("flagos-end".into())
         .spawn(work)
         .map_err(|e| Error::system("no thread for the vendor's end", e))?;
-    let result = match comm.destroy_limit() {
-        None => done.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        Some(limit) => done.recv_timeout(limit),
-    };
-    match result {
+    match done.take_within(comm.destroy_limit()) {
         Ok(result) => result,
-        Err(RecvTimeoutError::Disconnected) => {
-            Err(Error::internal("the thread of the vendor's end panicked"))
-        }
-        Err(RecvTimeoutError::Timeout) => {
+        Err(Nothing::Gone) => Err(Error::internal("the thread of the vendor's end panicked")),
+        Err(Nothing::Late) => {
             let error = Error::new(
                 Code::Timeout,
                 format!(

@@ -6,7 +6,7 @@
 
 use super::init::{self, Pending};
 use super::rare;
-use super::table::{Handle, place};
+use super::table::Handle;
 use crate::error::{Code, Error, Result};
 use crate::host::op::HostOp;
 use crate::host::port::{self, Batch};
@@ -255,9 +255,7 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
         batches[at].2.texts.push(call);
     }
     let run = |(handle, target, batch): Launch| {
-        if !place(handle).is_live(handle) {
-            return Err(super::table::stale(handle));
-        }
+        super::table::get(handle)?;
         let first = batch.texts[0];
         // SAFETY: the promise of the callers of `add`, until the end returns or the streams have
         // passed the operations.

@@ -3,7 +3,7 @@
 use super::agree::{self, ProbeVote, RankInfo, Verdict};
 use super::options::{Limit, Options};
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, Made, Native, Parts, Ranks, group, rare};
+use super::{Backend, Comm, FirstFailure, Made, Native, Parts, Ranks, group, rare};
 use crate::bootstrap::interface::{self, Family, Filter};
 use crate::bootstrap::rendezvous::{self, Hello};
 use crate::bootstrap::unique_id::{self, IdContent, Secret};
@@ -19,15 +19,16 @@ use crate::host::port::Runner;
 use crate::host::shm::ShmEngine;
 use crate::load;
 use crate::ops::{HOST, INITIALISING, lock};
+use crate::sys::handoff::{Nothing, Receiver, queue};
 use crate::sys::memory::Segment;
-use crate::sys::{fork, process, unix};
+use crate::sys::{process, unix};
 use crate::types::{DataType, MAX_RANKS, OpKind, RedOp, Reduction, UNIQUE_ID_BYTES};
 use crate::vendor::NativePort;
 use crate::vendor::nccl::{CommOptions, Knob, Library, Progress, VendorComm};
 use crate::vendor::port::DevicePolicy;
+use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -355,7 +356,6 @@ pub(crate) fn new_comm(
         options: options.clone(),
         device,
         abort: AbortFlag::default(),
-        fork_generation: fork::generation(),
         made: Mutex::new(Made::Pending),
     });
     let handle = table::insert(Arc::clone(&comm))?;
@@ -553,7 +553,7 @@ pub(crate) fn run_all(all: Vec<Pending>) -> Result<bool> {
 fn run(pending: &Pending) -> Result<()> {
     let comm = &pending.comm;
     let made = match &pending.work {
-        Work::Init(spec) => make(comm, spec).map(Some),
+        Work::Init(spec) => make(comm, spec, &comm.init_patience()).map(Some),
         Work::Split { parent, color, key } => super::split::make(comm, *parent, *color, *key),
         Work::Shrink(shrink) => super::split::make_shrunk(comm, shrink).map(Some),
     };
@@ -640,6 +640,7 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
                     comm.collective_limit(),
                 ),
                 label: comm.label(),
+                failed: Arc::clone(&parts.failed),
             };
             target
                 .host
@@ -652,15 +653,14 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
 }
 
 /// From the first connection to a tier that all ranks agreed on.
-pub(crate) fn make(comm: &Comm, spec: &Spec) -> Result<Parts> {
-    let patience = comm.init_patience();
+pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Parts> {
     let id = &spec.ids[0];
     let (rank, nranks) = (comm.rank(), comm.nranks());
     // Several ids are for vendors that want several roots; one rendezvous is enough for us.
     if rank == 0 {
         spec.ids[1..]
             .iter()
-            .for_each(|id| rendezvous::cancel(id, &patience));
+            .for_each(|id| rendezvous::cancel(id, patience));
     }
     let hub = match rank {
         0 => Some(rendezvous::listen(filter_for(id).as_ref(), family())?),
@@ -676,13 +676,13 @@ pub(crate) fn make(comm: &Comm, spec: &Spec) -> Result<Parts> {
             .map(|h| h.addresses.clone())
             .unwrap_or_default(),
     };
-    let addresses = rendezvous::arrive(id, &hello, &patience)?;
+    let addresses = rendezvous::arrive(id, &hello, patience)?;
     let mut channel = match &hub {
-        Some(hub) => Channel::accept(hub, &id.secret, nranks, &patience)?,
-        None => Channel::join(&addresses, &id.secret, rank, nranks, &patience)?,
+        Some(hub) => Channel::accept(hub, &id.secret, nranks, patience)?,
+        None => Channel::join(&addresses, &id.secret, rank, nranks, patience)?,
     };
     drop(hub);
-    let infos = channel.allgather("the exchange of facts", &spec.info.encode(), &patience)?;
+    let infos = channel.allgather("the exchange of facts", &spec.info.encode(), patience)?;
     let infos: Option<Vec<RankInfo>> = infos.iter().map(|i| RankInfo::decode(i)).collect();
     let infos = infos.ok_or_else(|| Error::internal("a rank's facts can't be read"))?;
     channel.set_names(infos.iter().map(RankInfo::place).collect());
@@ -693,8 +693,8 @@ pub(crate) fn make(comm: &Comm, spec: &Spec) -> Result<Parts> {
     for tier in &spec.tiers {
         let outcome = match agree::worth_probing(*tier, &infos) {
             Verdict::Go => match tier {
-                Tier::Native => native(comm, spec, &mut channel, &infos, &patience, &mut code)?,
-                Tier::Host => host(comm, &id.secret, &mut channel, &infos, &patience)?,
+                Tier::Native => native(comm, spec, &mut channel, &infos, patience, &mut code)?,
+                Tier::Host => host(comm, &id.secret, &mut channel, &infos, patience)?,
                 Tier::Flagcx => Err(String::from("FlagCX is not driven by this version")),
             },
             Verdict::Decline(reason) => Err(reason),
@@ -708,7 +708,7 @@ pub(crate) fn make(comm: &Comm, spec: &Spec) -> Result<Parts> {
                     channel: Arc::new(Mutex::new(channel)),
                     backend,
                     infos,
-                    failed: Mutex::new(None),
+                    failed: FirstFailure::default(),
                     collective: Mutex::new(()),
                     secret: id.secret,
                 });
@@ -970,7 +970,7 @@ fn check_answers(comm: &VendorComm, nranks: i32, rank: i32, device: i32) -> Resu
 /// The vendor's init on a helper thread, with the device set: it may hang, and can't be
 /// interrupted by anything but its own abort.
 struct VendorInit {
-    result: std::sync::mpsc::Receiver<Result<Native>>,
+    result: Receiver<Result<Native>>,
     unwanted: Arc<AtomicBool>,
     title: &'static str,
     received: bool,
@@ -983,7 +983,7 @@ impl VendorInit {
         library: &'static Library,
         ids: Vec<Vec<u8>>,
     ) -> Result<VendorInit> {
-        let (sender, result) = channel();
+        let (sender, result) = queue();
         let unwanted = Arc::new(AtomicBool::new(false));
         let options = vendor_options(&comm.options)?;
         let (nranks, rank, device) = (comm.nranks() as i32, comm.rank() as i32, comm.device);
@@ -1060,13 +1060,13 @@ impl VendorInit {
 
     /// The result, once it is there.
     fn poll(&mut self) -> Option<Result<Native>> {
-        match self.result.try_recv() {
+        match self.result.try_take() {
             Ok(result) => {
                 self.received = true;
                 Some(result)
             }
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => {
+            Err(Nothing::Late) => None,
+            Err(Nothing::Gone) => {
                 self.received = true;
                 Some(Err(Error::internal(
                     "the thread of the vendor's init panicked",
@@ -1215,12 +1215,12 @@ fn host(
         vector: None,
     };
     // SAFETY: a barrier has no buffers.
-    unsafe { engine.run(&first, &InitWait(patience))? };
+    unsafe { engine.run(&first, &InitWait(patience, RefCell::new(channel)))? };
     Ok(Ok(Backend::Host(Arc::new(engine))))
 }
 
-/// The wait of an init inside the engine.
-struct InitWait<'a>(&'a Patience);
+/// The wait of an init inside the engine: its limits, and the channel, which knows who has died.
+struct InitWait<'a>(&'a Patience, RefCell<&'a mut Channel>);
 
 impl WaitPolicy for InitWait<'_> {
     fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
@@ -1233,7 +1233,10 @@ impl WaitPolicy for InitWait<'_> {
                 ),
                 Impatience::Aborted => Error::new(Code::Aborted, "aborted in the first barrier"),
             }
-        })
+        })?;
+        let mut channel = self.1.borrow_mut();
+        channel.look()?;
+        channel.first_dead()
     }
 }
 

@@ -34,8 +34,6 @@ pub(crate) struct Comm {
     /// The device it is bound to, -1 for none.
     pub device: i32,
     pub abort: AbortFlag,
-    /// The fork generation it was made in.
-    pub fork_generation: u32,
     /// What it became, once its init is over.
     pub made: Mutex<Made>,
 }
@@ -74,12 +72,15 @@ pub(crate) struct Parts {
     pub backend: Backend,
     pub infos: Vec<RankInfo>,
     /// The first failure that ended it.
-    pub failed: Mutex<Option<Error>>,
+    pub failed: FirstFailure,
     /// Splits and other collective calls on the control channel come one at a time.
     pub collective: Mutex<()>,
     /// Identity of the communicator, the same on all ranks.
     pub secret: crate::bootstrap::unique_id::Secret,
 }
+
+/// The first failure that ended a communicator, shared with what runs on streams.
+pub(crate) type FirstFailure = Arc<Mutex<Option<Error>>>;
 
 /// What its operations run on.
 pub(crate) enum Backend {
@@ -130,18 +131,6 @@ impl Comm {
         )
     }
 
-    /// A communicator of before a fork is not the child's.
-    pub(crate) fn check_fork(&self) -> Result<()> {
-        if self.fork_generation == crate::sys::fork::generation() {
-            return Ok(());
-        }
-        Err(Error::invalid_usage(format!(
-            "{} was made before this process was forked: it belongs to the parent. Make \
-             communicators after the fork",
-            self.label()
-        )))
-    }
-
     /// What init has made, or why there is nothing.
     pub(crate) fn parts(&self) -> Result<Arc<Parts>> {
         match &*lock(&self.made) {
@@ -164,6 +153,14 @@ impl Parts {
             Backend::Native(comm) => Some(comm),
             Backend::Host(_) => None,
         }
+    }
+
+    /// A number for people, the same on all ranks. It must not show the secret.
+    fn tag(&self) -> u32 {
+        // FNV-1a
+        self.secret.iter().fold(0x811c_9dc5, |hash: u32, byte| {
+            (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+        })
     }
 
     /// Records the first failure.

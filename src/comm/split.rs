@@ -7,6 +7,7 @@ use super::table::{self, Handle};
 use super::{Comm, Parts};
 use crate::bootstrap::unique_id;
 use crate::control::channel::Channel;
+use crate::control::patience::{Patience, Watch};
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
@@ -64,6 +65,29 @@ fn channel(parts: &Parts) -> MutexGuard<'_, Channel> {
     lock(&parts.channel)
 }
 
+/// Ends the init of a child as soon as the parent is aborted, here or elsewhere, or has lost a rank: one
+/// that will never come to the child's rendezvous.
+fn trouble(parent: &Comm, parts: &Parts) -> Watch {
+    let abort = parent.abort.clone();
+    let channel = std::sync::Arc::clone(&parts.channel);
+    Watch::new(move || {
+        abort.is_set()
+            || channel
+                .try_lock()
+                .is_ok_and(|mut channel| channel.look().is_err() || !channel.all_here())
+    })
+}
+
+/// The error of a child's init, with the parent's trouble if that has ended it.
+fn with_cause(error: Error, comm: &Comm, parent: &Comm, parts: &Parts) -> Error {
+    if error.code() != Code::Aborted || comm.abort.is_set() || parent.abort.is_set() {
+        return error;
+    }
+    let mut channel = channel(parts);
+    let cause = channel.look().and_then(|()| channel.first_dead()).err();
+    cause.unwrap_or_else(|| Error::new(Code::RemoteError, "a rank has left the parent"))
+}
+
 fn child_options(parent: &Comm, options: Option<&Options>) -> Options {
     match options {
         Some(options) => options.clone(),
@@ -108,7 +132,9 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
     let parent_comm = table::get(parent)?;
     let parts = parent_comm.parts()?;
     let _one = collective(&parts)?;
-    let patience = comm.init_patience();
+    let patience = comm
+        .init_patience()
+        .also_ended_by(trouble(&parent_comm, &parts));
     let own = Part {
         color: (color >= 0).then_some(color),
         key,
@@ -158,6 +184,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
                     color: own.color.unwrap_or(0),
                     key,
                 }),
+                &patience,
             )
         })();
     } else if let Some(native) = parts.native()
@@ -170,11 +197,21 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
             made = Err(error);
         }
     }
+    let made = made.map_err(|error| with_cause(error, comm, &parent_comm, &parts));
     let mine = match (&made, new_rank) {
         (Err(error), Some(_)) => error.text().to_owned(),
         _ => String::new(),
     };
-    let votes = channel(&parts).allgather("the vote on a split", mine.as_bytes(), &patience)?;
+    let votes = channel(&parts).allgather("the vote on a split", mine.as_bytes(), &patience);
+    let votes = match votes {
+        Ok(votes) => votes,
+        Err(error) => {
+            if let Ok(parts) = &made {
+                let _ = super::end::take_down(comm, parts, true);
+            }
+            return Err(error);
+        }
+    };
     let failed: Vec<String> = votes
         .iter()
         .enumerate()
@@ -199,6 +236,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
 }
 
 /// Joins a child's own rendezvous, on the parent's tier.
+#[allow(clippy::too_many_arguments)]
 fn child(
     comm: &Comm,
     parts: &Parts,
@@ -207,6 +245,7 @@ fn child(
     nranks: u32,
     id: [u8; UNIQUE_ID_BYTES],
     vendor: Option<VendorParent>,
+    patience: &Patience,
 ) -> Result<Parts> {
     let mut info = parts.infos[parent.rank() as usize].clone();
     info.nranks = nranks;
@@ -218,7 +257,7 @@ fn child(
         info,
         parent: vendor,
     };
-    init::make(comm, &spec)
+    init::make(comm, &spec, patience)
 }
 
 /// Makes a communicator without the excluded ranks, which do not call. `Ok(false)`: in progress.
@@ -307,7 +346,12 @@ pub(crate) fn make_shrunk(comm: &Comm, shrink: &Shrink) -> Result<Parts> {
     let parent = table::get(shrink.parent)?;
     let parts = parent.parts()?;
     let _one = collective(&parts)?;
-    let patience = comm.init_patience();
+    let patience = {
+        // Not its channel: that has trouble, or there would be no shrink.
+        let abort = parent.abort.clone();
+        let ended = Watch::new(move || abort.is_set());
+        comm.init_patience().also_ended_by(ended)
+    };
     let (rank, nranks) = (comm.rank(), comm.nranks());
     let id = meet(&parts, survivors, rank, excluded, &patience)?;
     let native = parts
@@ -318,7 +362,7 @@ pub(crate) fn make_shrunk(comm: &Comm, shrink: &Shrink) -> Result<Parts> {
         excluded: excluded.clone(),
         abort: shrink.abort,
     });
-    child(comm, &parts, &parent, rank, nranks, id, vendor)
+    child(comm, &parts, &parent, rank, nranks, id, vendor, &patience)
 }
 
 /// How the survivors of a shrink get the id of the new rendezvous: under a name that follows from
@@ -328,7 +372,7 @@ fn meet(
     survivors: &[u32],
     new_rank: u32,
     excluded: &[u32],
-    patience: &crate::control::patience::Patience,
+    patience: &Patience,
 ) -> Result<[u8; UNIQUE_ID_BYTES]> {
     let together = survivors
         .iter()

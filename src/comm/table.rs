@@ -4,7 +4,9 @@
 use super::Comm;
 use crate::error::{Error, Result};
 use crate::ops::{CLOSED, Target, lock};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::sys::fork;
+use crate::sys::per_process::PerProcess;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What a C communicator handle holds. 0 is NULL; live ones are odd, as no address of an object is.
@@ -22,6 +24,9 @@ const _: () = assert!(size_of::<Place>().is_power_of_two() && size_of::<Place>()
 pub(crate) struct Place {
     /// The live handle, 0 if there is none.
     handle: AtomicUsize,
+    /// The fork generation of the process that the handle belongs to. A child must not touch a lock
+    /// of a place of its parent: a thread that does not exist here may have held it at the fork.
+    fork_generation: AtomicU32,
     pub target: Target,
     comm: Mutex<Option<Arc<Comm>>>,
 }
@@ -29,24 +34,26 @@ pub(crate) struct Place {
 static TABLE: [Place; PLACES] = [const {
     Place {
         handle: AtomicUsize::new(0),
+        fork_generation: AtomicU32::new(0),
         target: Target::new(),
         comm: Mutex::new(None),
     }
 }; PLACES];
 
+/// Places below this were used at least once, by this process or before a fork; a child starts with
+/// fresh ones. The first place is never used: it is NULL's.
+static USED: AtomicUsize = AtomicUsize::new(1);
+
+#[derive(Default)]
 struct Free {
-    /// Places below this were used at least once.
-    used: usize,
     free: Vec<usize>,
     generation: usize,
 }
 
-static FREE: Mutex<Free> = Mutex::new(Free {
-    // The first place is never used: it is NULL's.
-    used: 1,
-    free: Vec::new(),
-    generation: 0,
-});
+fn free_places() -> &'static Mutex<Free> {
+    static FREE: PerProcess<Mutex<Free>> = PerProcess::new();
+    FREE.get_or_init(Mutex::default)
+}
 
 /// The place that a handle points into; it may not be the handle's any more.
 #[inline(always)]
@@ -67,6 +74,11 @@ impl Place {
         // An unused place holds 0, which is even.
         self.is_live_or_null(handle) && handle & 1 == 1
     }
+
+    /// Whether the handle is the live one of this place, and of this process.
+    pub(crate) fn is_own(&self, handle: Handle) -> bool {
+        self.is_live(handle) && self.fork_generation.load(Ordering::Relaxed) == fork::generation()
+    }
 }
 
 /// Takes a place and makes its handle live, with the closed table in force.
@@ -74,7 +86,7 @@ pub(crate) fn insert(comm: Arc<Comm>) -> Result<Handle> {
     let index;
     let generation;
     {
-        let mut free = lock(&FREE);
+        let mut free = lock(free_places());
         if free.generation == 0 {
             // Another copy of this library in the process must not take our handles for its own.
             let seed: [u8; 8] = crate::sys::process::random()
@@ -83,10 +95,7 @@ pub(crate) fn insert(comm: Arc<Comm>) -> Result<Handle> {
         }
         index = match free.free.pop() {
             Some(index) => index,
-            None if free.used < PLACES => {
-                free.used += 1;
-                free.used - 1
-            }
+            None if USED.load(Ordering::Relaxed) < PLACES => USED.fetch_add(1, Ordering::Relaxed),
             None => {
                 return Err(Error::new(
                     crate::Code::SystemError,
@@ -102,6 +111,9 @@ pub(crate) fn insert(comm: Arc<Comm>) -> Result<Handle> {
     place.target.reset(comm.label(), comm.rank(), comm.nranks());
     place.target.set_ops(&CLOSED);
     *lock(&place.comm) = Some(comm);
+    place
+        .fork_generation
+        .store(fork::generation(), Ordering::Relaxed);
     place.handle.store(handle, Ordering::Release);
     Ok(handle)
 }
@@ -122,20 +134,27 @@ pub(crate) fn remove(handle: Handle) -> Option<Arc<Comm>> {
 
 /// Gives a removed handle's place back.
 pub(crate) fn release(handle: Handle) {
-    lock(&FREE).free.push((handle >> PLACE_SHIFT) % PLACES);
+    lock(free_places())
+        .free
+        .push((handle >> PLACE_SHIFT) % PLACES);
 }
 
 /// The communicator of a live handle.
 pub(crate) fn get(handle: Handle) -> Result<Arc<Comm>> {
     let found = place(handle);
-    let comm = if found.is_live(handle) {
-        lock(&found.comm).clone()
-    } else {
-        None
-    };
-    let comm = comm.filter(|_| handle != 0).ok_or_else(|| stale(handle))?;
-    comm.check_fork()?;
-    Ok(comm)
+    if !found.is_live(handle) {
+        return Err(stale(handle));
+    }
+    if !found.is_own(handle) {
+        return Err(Error::invalid_usage(format!(
+            "the communicator (rank {} of {}) was made before this process was forked: it belongs \
+             to the parent. Make communicators after the fork",
+            found.target.rank(),
+            found.target.nranks()
+        )));
+    }
+    let comm = lock(&found.comm).clone();
+    comm.ok_or_else(|| stale(handle))
 }
 
 /// The error for a handle that is not live.

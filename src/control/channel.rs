@@ -95,20 +95,26 @@ impl Channel {
             .set_nonblocking(true)
             .map_err(|e| Error::system("the hub's socket can't be made non-blocking", e))?;
         while links.iter().skip(1).any(Option::is_none) {
-            let slice = patience.slice().map_err(|end| {
-                let missing = (1..nranks)
-                    .filter(|r| links[*r as usize].is_none())
-                    .collect::<Vec<_>>();
-                let error = impatience(end, phase);
-                Error::new(
-                    error.code(),
-                    format!(
-                        "{}; missing: rank {} of {nranks}",
-                        error.text(),
-                        ranks_text(missing)
-                    ),
-                )
-            })?;
+            let slice = match patience.slice() {
+                Ok(slice) => slice,
+                Err(end) => {
+                    let missing = (1..nranks)
+                        .filter(|r| links[*r as usize].is_none())
+                        .collect::<Vec<_>>();
+                    let error = impatience(end, phase);
+                    let error = Error::new(
+                        error.code(),
+                        format!(
+                            "{}; missing: rank {} of {nranks}",
+                            error.text(),
+                            ranks_text(missing)
+                        ),
+                    );
+                    // Those that are here wait for the first exchange.
+                    Channel::new(0, nranks, Role::Hub(links)).tell_failure(&error);
+                    return Err(error);
+                }
+            };
             let mut entries = vec![PollEntry::read(listener.listener.as_raw_fd())];
             entries.extend(strangers.iter().map(|(_, c)| PollEntry::read(c.fd())));
             poll(&mut entries, slice);
@@ -522,6 +528,11 @@ impl Channel {
         Ok(())
     }
 
+    /// Whether no rank is known to have left or died.
+    pub(crate) fn all_here(&self) -> bool {
+        self.peers.iter().all(|peer| *peer == Peer::Here)
+    }
+
     /// The first rank that is known to have died, as an error.
     pub(crate) fn first_dead(&self) -> Result<()> {
         match self.peers.iter().find_map(|p| {
@@ -680,6 +691,26 @@ mod tests {
                 error.text().contains("the vote; missing: rank 2 of 3"),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn ranks_that_have_connected_hear_of_one_that_never_does() {
+        let filter = Filter::parse("test", "lo");
+        let hub = listen(Some(&filter), Family::Any).unwrap();
+        let errors = std::thread::scope(|scope| {
+            let near = scope.spawn(|| Channel::accept(&hub, &SECRET, 3, &patience(200)).map(drop));
+            let far = scope.spawn(|| {
+                let joined = Channel::join(&hub.addresses, &SECRET, 1, 3, &patience(5000));
+                let facts = joined.unwrap().allgather("facts", b"x", &patience(5000));
+                facts.map(drop)
+            });
+            [near.join().unwrap(), far.join().unwrap()]
+        });
+        for error in errors {
+            let error = error.unwrap_err();
+            assert_eq!(error.code(), Code::Timeout, "{error}");
+            assert!(error.text().contains("missing: rank 2 of 3"), "{error}");
         }
     }
 

@@ -34,6 +34,23 @@ pub(crate) enum Impatience {
 pub(crate) struct Patience {
     deadline: Option<Instant>,
     abort: AbortFlag,
+    watch: Option<Watch>,
+}
+
+/// Something else that ends a wait, as an abort does: `true` when it has happened.
+#[derive(Clone)]
+pub(crate) struct Watch(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Watch {
+    pub(crate) fn new(ended: impl Fn() -> bool + Send + Sync + 'static) -> Watch {
+        Watch(Arc::new(ended))
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watch(..)")
+    }
 }
 
 impl Patience {
@@ -42,20 +59,27 @@ impl Patience {
         Patience {
             deadline: limit.map(|l| Instant::now() + l),
             abort: abort.clone(),
+            watch: None,
         }
+    }
+
+    /// The same limits, and one more thing that ends the wait.
+    pub(crate) fn also_ended_by(mut self, watch: Watch) -> Patience {
+        self.watch = Some(watch);
+        self
     }
 
     /// The same limits, but at least `grace` more than is left now.
     pub(crate) fn with_grace(&self, grace: Duration) -> Patience {
         Patience {
             deadline: self.deadline.map(|d| d + grace),
-            abort: self.abort.clone(),
+            ..self.clone()
         }
     }
 
     /// How long the next step of the wait may last.
     pub(crate) fn slice(&self) -> Result<Duration, Impatience> {
-        if self.abort.is_set() {
+        if self.abort.is_set() || self.watch.as_ref().is_some_and(|watch| watch.0()) {
             return Err(Impatience::Aborted);
         }
         match self.deadline {

@@ -3,9 +3,10 @@
 #![forbid(unsafe_code)]
 
 use super::patience::{Impatience, Patience};
+use crate::sys::fork;
 use crate::sys::net::{PollEntry, keep_alive, poll};
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 
 /// No frame of ours is longer; a length beyond it ends the connection.
@@ -81,6 +82,16 @@ pub(crate) struct Connection {
     received: Vec<u8>,
     /// Set when the other side has closed; frames received before still count.
     closed: bool,
+    fork_generation: u32,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // A forked child may hold the descriptor too, and the other side must not wait for its end.
+        if self.fork_generation == fork::generation() {
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 impl Connection {
@@ -93,6 +104,7 @@ impl Connection {
             stream,
             received: Vec::new(),
             closed: false,
+            fork_generation: fork::generation(),
         })
     }
 

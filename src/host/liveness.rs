@@ -7,7 +7,6 @@ use crate::bootstrap::rendezvous::ranks_text;
 use crate::control::channel::{Channel, Peer};
 use crate::control::patience::AbortFlag;
 use crate::error::{Code, Error, Result};
-use crate::ops::lock;
 use crate::sys::process::{ProcessWatch, start_time};
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
@@ -98,9 +97,11 @@ impl Liveness {
                 continue;
             };
             if seen.gone[index].is_none() {
-                let (peer, who) = {
-                    let channel = lock(&self.channel);
-                    (channel.peer(*rank).clone(), channel.who(*rank))
+                // Never wait for the channel: whoever is on it (a split, say) may wait for this very
+                // operation on another rank.
+                let (peer, who) = match self.channel.try_lock() {
+                    Ok(channel) => (channel.peer(*rank).clone(), channel.who(*rank)),
+                    Err(_) => (Peer::Here, format!("rank {rank}")),
                 };
                 let how = match peer {
                     Peer::Left => Some(format!("{who} has left (destroyed its communicator)")),

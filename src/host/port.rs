@@ -8,12 +8,16 @@ use super::stage;
 use super::stream;
 use crate::device::{Driver, Guard, stream_of};
 use crate::error::{Code, Error, Result};
-use crate::ops::{Call, Target};
+use crate::ops::{Call, Target, lock};
 use crate::sys::turnstile::{Entered, Turn, Turnstile};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long the end of a communicator waits for operations whose waits have been cut short.
+const AFTER_CUT: Duration = Duration::from_secs(1);
 
 /// What the operations of one communicator of the host tier run on. Part of reserved memory that
 /// is never freed.
@@ -31,6 +35,8 @@ pub(crate) struct Runner {
     pub liveness: Liveness,
     /// For error texts.
     pub label: String,
+    /// Where an error on a stream is kept for those who ask the communicator.
+    pub failed: Arc<Mutex<Option<Error>>>,
 }
 
 impl HostPort {
@@ -56,18 +62,33 @@ impl HostPort {
     }
 
     /// Takes the runner away, after every operation issued before has ended. `patient` is asked
-    /// between looks; when it says no, the waits are cut short by `cut`.
-    pub(crate) fn detach(&self, patient: impl Fn() -> bool, cut: impl FnOnce()) {
+    /// between looks; when it says no, the waits are cut short by `cut`. What is still queued a
+    /// moment later waits on its stream for something that is not ours to cut: then the turn comes
+    /// back, for [`HostPort::detach_later`].
+    pub(crate) fn detach(&self, patient: impl Fn() -> bool, cut: impl FnOnce()) -> Option<Turn> {
         let turn = self.runner.draw();
-        while patient() {
-            if self.runner.is_served(&turn) {
-                break;
+        let served_while = |patient: &dyn Fn() -> bool| {
+            while !self.runner.is_served(&turn) {
+                if !patient() {
+                    return false;
+                }
+                std::thread::sleep(Duration::from_micros(200));
             }
-            std::thread::sleep(std::time::Duration::from_micros(200));
-        }
-        if !self.runner.is_served(&turn) {
+            true
+        };
+        if !served_while(&patient) {
             cut();
+            let since = Instant::now();
+            if !served_while(&|| since.elapsed() < AFTER_CUT) {
+                return Some(turn);
+            }
         }
+        self.detach_later(turn);
+        None
+    }
+
+    /// Waits for the turn as long as it takes, and takes the runner away.
+    pub(crate) fn detach_later(&self, turn: Turn) {
         *self.runner.enter(turn) = None;
     }
 }
@@ -204,12 +225,13 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
                 stream::check(*stream)?;
             }
             let turn = target.host.runner.draw();
+            let carrier = streams.last().copied().unwrap_or(std::ptr::null_mut());
             let work = Submitted {
                 target,
                 turn: Some(turn),
                 batch,
+                deferred: !carrier.is_null(),
             };
-            let carrier = streams.last().copied().unwrap_or(std::ptr::null_mut());
             // Several streams in one group: the carrier waits for what the others hold, and they
             // for the group.
             let mut after = Vec::new();
@@ -271,6 +293,8 @@ struct Submitted {
     target: &'static Target,
     turn: Option<Turn>,
     batch: Batch,
+    /// The call returns before it has run.
+    deferred: bool,
 }
 
 impl Submitted {
@@ -281,7 +305,13 @@ impl Submitted {
         let entered = self.target.host.runner.enter(turn);
         let runner = open(&entered)?;
         // SAFETY: the promise of the caller of `submit`.
-        unsafe { run_batch(runner, &self.batch) }
+        let result = unsafe { run_batch(runner, &self.batch) };
+        if let Err(error) = &result
+            && self.deferred
+        {
+            lock(&runner.failed).get_or_insert_with(|| error.clone());
+        }
+        result
     }
 }
 

@@ -3,10 +3,10 @@
 
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
+use crate::sys::handoff::{Sender, queue};
 use crate::sys::per_process::PerProcess;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
@@ -108,13 +108,13 @@ fn event(handle: *mut c_void) -> Result<Arc<Event>> {
 
 /// A new stream.
 pub(crate) fn create() -> Result<*mut c_void> {
-    let (tasks, inbox) = channel::<Task>();
+    let (tasks, inbox) = queue::<Task>();
     let progress = Arc::new((Mutex::new(Progress::default()), Condvar::new()));
     let shared = Arc::clone(&progress);
     std::thread::Builder::new()
         .name("flagos-stream".into())
         .spawn(move || {
-            for task in inbox {
+            while let Ok(task) = inbox.take_within(None) {
                 let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(task))
                     .unwrap_or_else(|_| Err(Error::internal("a task of a host stream panicked")));
                 let mut progress = lock(&shared.0);

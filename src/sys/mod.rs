@@ -4,6 +4,7 @@ pub(crate) mod callback;
 pub(crate) mod cpu;
 pub(crate) mod fork;
 pub(crate) mod futex;
+pub(crate) mod handoff;
 pub(crate) mod memory;
 pub(crate) mod net;
 pub(crate) mod per_process;

@@ -142,3 +142,8 @@ pub(crate) fn interfaces() -> std::io::Result<Vec<InterfaceAddress>> {
     unsafe { libc::freeifaddrs(head) };
     Ok(found)
 }
+/// Ends a listening socket also where a forked child holds it.
+pub(crate) fn stop_listening(listener: &std::net::TcpListener) {
+    // SAFETY: the descriptor is open as long as the listener; the call touches no memory.
+    unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
+}

@@ -25,6 +25,21 @@ impl ProcessWatch {
     }
 }
 
+/// Writes to stderr, past the standard library's lock: a forked child may have inherited that in the
+/// hands of a thread that it does not have. A closed stderr is nobody's error.
+pub(crate) fn write_to_stderr(mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        // SAFETY: the pointer and the length are those of a live slice.
+        let sent = unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
+        match usize::try_from(sent) {
+            Ok(sent) => bytes = &bytes[sent.min(bytes.len())..],
+            Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {
+            }
+            Err(_) => return,
+        }
+    }
+}
+
 /// When the process started, in clock ticks since boot; `None` if there is no such process.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -43,7 +43,7 @@ pub fn scratch(name: &str) -> PathBuf {
 
 /// What a static link needs beside the archive: the README's line. A test compares it with
 /// `rustc --print native-static-libs`.
-pub const NATIVE_STATIC_LIBS: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+pub const NATIVE_STATIC_LIBS: &str = "-ldl -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// How a program is linked with the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

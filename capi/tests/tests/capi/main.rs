@@ -1,6 +1,8 @@
-//! The C libraries as their users see them: header, exports, ELF, consumers in C and C++.
+//! The C libraries as their users see them: header, exports, ELF, consumers in C, C++ and Python.
 
 mod consumers;
 mod elf;
+mod faults;
 mod header;
+mod life;
 mod programs;

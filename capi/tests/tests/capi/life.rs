@@ -1,0 +1,100 @@
+//! The scenarios of tests/life: what happens to communicators when ranks come late, fail, die, fork, exec
+//! or exit. `long` tests do more of the same.
+
+use flagos_comm_capi_tests::{have, library, root, run};
+use std::process::Command;
+
+fn scenario(name: &str, cycles: u32) {
+    if !have("python3") {
+        return;
+    }
+    run(Command::new("timeout")
+        .args(["-k", "5", "200", "python3"])
+        .arg(root().join("tests/life/life.py"))
+        .arg(name)
+        .env("FLAGOSCOMM_TEST_LIBRARY", library())
+        .env("FLAGOSCOMM_TEST_CYCLES", cycles.to_string())
+        .env("FLAGOSCOMM_TIERS", "host")
+        .env("PYTHONDONTWRITEBYTECODE", "1"));
+}
+
+macro_rules! scenarios {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                scenario(stringify!($name), 100);
+            }
+        )*
+
+        /// No scenario is forgotten here.
+        #[test]
+        fn every_scenario_is_a_test() {
+            let code = std::fs::read_to_string(root().join("tests/life/life.py")).expect("life.py");
+            let mut lines = code.lines();
+            while let Some(line) = lines.next() {
+                if line != "@scenario" {
+                    continue;
+                }
+                let name = lines.next().unwrap_or_default();
+                let known = [$(stringify!($name)),*];
+                assert!(
+                    known.iter().any(|k| name == format!("def {k}():")),
+                    "{name} is not in life.rs"
+                );
+            }
+        }
+    };
+}
+
+scenarios! {
+    without_a_driver_nothing_panics
+    an_id_serves_one_communicator
+    a_malformed_id_is_refused
+    an_interface_that_does_not_exist_is_said_at_once
+    loopback_is_enough
+    ranks_that_disagree_on_their_number_all_hear_it
+    ranks_that_disagree_on_their_tiers_all_hear_it
+    a_rank_that_never_comes_is_named
+    a_rank_that_dies_during_init_ends_the_init
+    ctrl_c_ends_a_waiting_program
+    a_collective_that_a_rank_does_not_call_times_out
+    zero_means_no_deadline
+    a_rank_that_exits_before_the_first_collective_is_noticed
+    destroy_after_a_peer_was_killed_returns
+    a_rank_killed_inside_a_collective_frees_the_others
+    a_rank_killed_at_any_moment
+    a_program_may_exit_without_destroying
+    abort_frees_a_thread_that_waits_in_a_collective
+    abort_of_an_init_that_waits_for_ranks
+    a_nonblocking_init_completes
+    abort_frees_a_thread_that_waits_in_a_split
+    a_split_does_not_stop_an_operation_on_a_stream
+    a_child_of_a_fork_starts_clean
+    a_forked_child_does_not_keep_a_used_id_open
+    a_communicator_of_before_a_fork_is_refused_in_the_child
+    a_fork_while_other_threads_are_inside_the_library
+    no_descriptor_survives_exec
+    signals_do_not_disturb
+    cycles_of_init_and_destroy_leave_nothing
+    cycles_of_failed_init_leave_nothing
+    a_communicator_shrinks_after_a_rank_was_killed
+    splits_of_splits
+    a_split_with_a_dead_rank_fails_everywhere
+    a_process_may_start_over_and_change_its_environment
+    threads_and_processes_as_ranks_of_one_communicator
+    calls_that_differ_are_an_error_on_every_rank
+    the_cost_of_init
+}
+
+#[test]
+#[ignore = "long"]
+fn long_cycles_of_init_and_destroy_leave_nothing() {
+    scenario("cycles_of_init_and_destroy_leave_nothing", 500);
+}
+
+#[test]
+#[ignore = "long"]
+fn long_cycles_of_failed_init_leave_nothing() {
+    scenario("cycles_of_failed_init_leave_nothing", 500);
+}
