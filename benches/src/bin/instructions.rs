@@ -9,6 +9,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+/// What an operation may cost beyond the budget. Reduce has eight arguments, two of them on the stack,
+/// which have to be copied for the vendor's call.
+fn extra(operation: &str) -> i64 {
+    if operation == "Reduce" { 4 } else { 0 }
+}
+
 /// Counts the instructions of one call through libflagos_comm.so to a stand-in of NCCL whose operations
 /// return at once, and of the same call made directly; fails above the budget.
 ///
@@ -287,8 +293,9 @@ fn measure(options: &Options) -> Result<bool> {
 
     println!("instructions per call, {}, commit {}", date(), commit());
     println!(
-        "over = through libflagos_comm.so, less the direct call; budget +{}\n",
-        options.budget
+        "over = through libflagos_comm.so, less the direct call; budget +{} (Reduce +{})\n",
+        options.budget,
+        options.budget + extra("Reduce")
     );
     println!("| operation | direct | ours | over | bus locks | system calls |");
     println!("|---|---:|---:|---:|---:|---:|");
@@ -312,10 +319,10 @@ fn measure(options: &Options) -> Result<bool> {
             event(&direct, "Ir"),
             event(&ours, "Ir"),
         );
-        if over > options.budget {
+        let budget = options.budget + extra(operation);
+        if over > budget {
             wrong.push(format!(
-                "{operation} costs {over:+} instructions, more than +{}",
-                options.budget
+                "{operation} costs {over:+} instructions, more than +{budget}"
             ));
         }
         if locks > 0 {
