@@ -1,0 +1,198 @@
+//! The host tier: shared memory for the ranks of one machine.
+
+use super::tiers::{init_vote, vote_code};
+use crate::bootstrap::rendezvous;
+use crate::bootstrap::unique_id::Secret;
+use crate::comm::agree::{self, RankInfo};
+use crate::comm::{Backend, Comm};
+use crate::control::channel::Channel;
+use crate::control::patience::{Impatience, Patience};
+use crate::control::wire::{Reader, Writer};
+use crate::error::{Code, Error, Result};
+use crate::host::op::{HostOp, WaitPolicy};
+use crate::host::shm::ShmEngine;
+use crate::sys::memory::Segment;
+use crate::sys::{process, unix};
+use crate::types::{DataType, OpKind, RedOp, Reduction};
+use std::cell::RefCell;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub(super) fn host(
+    comm: &Comm,
+    secret: &Secret,
+    channel: &mut Channel,
+    infos: &[RankInfo],
+    patience: &Patience,
+) -> Result<std::result::Result<Backend, String>> {
+    let elsewhere: Vec<u32> = (0..comm.nranks())
+        .filter(|r| infos[*r as usize].machine != infos[0].machine)
+        .collect();
+    if !elsewhere.is_empty() {
+        return Ok(Err(format!(
+            "the ranks are on several machines (rank {} is not where rank 0 is), and this version's \
+             host tier serves one",
+            rendezvous::ranks_text(elsewhere)
+        )));
+    }
+    let bytes = match ShmEngine::segment_bytes(comm.nranks()) {
+        Ok(bytes) => bytes,
+        Err(error) => return Ok(Err(error.text().to_owned())),
+    };
+    // Rank 0 makes the segment and says under which name it can be had.
+    let mut made = None;
+    let mut offer: Result<Vec<u8>> = Ok(Vec::new());
+    if comm.rank() == 0 {
+        offer = (|| {
+            let token: [u8; 16] = process::random()
+                .map_err(|e| Error::system("the kernel gave no random bytes", e))?;
+            let name = [&b"flagos-comm-"[..], &token].concat();
+            let (segment, fd) = Segment::create(bytes)?;
+            made = Some((segment, fd, unix::listen(&name)?));
+            Ok(name)
+        })();
+    }
+    let mut writer = Writer::default();
+    match &offer {
+        Ok(name) => writer.u32(0).bytes(name),
+        Err(error) => writer
+            .u32(error.code() as u32)
+            .bytes(error.text().as_bytes()),
+    };
+    let offers = channel.allgather("the offer of shared memory", &writer.0, patience)?;
+    let mut reader = Reader(&offers[0]);
+    let refused = reader.u32() != Some(0);
+    let name = reader.bytes().unwrap_or_default().to_vec();
+    if refused {
+        return Ok(Err(format!("rank 0: {}", String::from_utf8_lossy(&name))));
+    }
+
+    let mut served = 1;
+    let mut attached: Option<ShmEngine> = None;
+    let mut ready = || {
+        let result: Result<()> = (|| match &made {
+            Some((_, fd, listener)) => {
+                while served < comm.nranks() {
+                    match unix::accept(listener, Instant::now()) {
+                        Ok(stream) => {
+                            served += u32::from(hand_over(&stream, fd.as_fd(), secret)?);
+                        }
+                        Err(e) if e.code() == Code::Timeout => {
+                            return Err(Error::new(Code::InProgress, ""));
+                        }
+                        Err(e) => return Err(e),
+                    }
+                }
+                Ok(())
+            }
+            None => {
+                let limit = patience.left().unwrap_or(Duration::from_secs(120));
+                let segment = fetch(&name, secret, bytes, Instant::now() + limit)?;
+                attached = Some(ShmEngine::attach(
+                    Arc::new(segment),
+                    comm.rank(),
+                    comm.nranks(),
+                )?);
+                Ok(())
+            }
+        })();
+        match &result {
+            Err(e) if e.code() == Code::InProgress => None,
+            _ => Some(init_vote(&result)),
+        }
+    };
+    let votes = channel.allgather_when(
+        "the sharing of memory",
+        &mut ready,
+        &|v| vote_code(v) != 0,
+        patience,
+    )?;
+    let texts: Vec<String> = votes
+        .iter()
+        .map(|vote| {
+            let mut reader = Reader(vote.as_deref().unwrap_or_default());
+            reader
+                .u32()
+                .filter(|c| *c != 0)
+                .and_then(|_| reader.text())
+                .unwrap_or_default()
+        })
+        .collect();
+    if let Some(reasons) = agree::reasons(infos, texts.iter().map(String::as_str)) {
+        return Ok(Err(reasons));
+    }
+    let engine = match (attached, made) {
+        (Some(engine), _) => engine,
+        (None, Some((segment, ..))) => {
+            ShmEngine::attach(Arc::new(segment), comm.rank(), comm.nranks())?
+        }
+        (None, None) => return Err(Error::internal("no segment after a good vote")),
+    };
+    // The first collective shows the engine on which processors the ranks may run.
+    let first = HostOp {
+        kind: OpKind::Barrier,
+        send: std::ptr::null(),
+        recv: std::ptr::null_mut(),
+        count: 0,
+        dtype: DataType::Int8,
+        reduction: Reduction::Builtin(RedOp::Sum),
+        root: 0,
+        vector: None,
+    };
+    // SAFETY: a barrier has no buffers.
+    unsafe { engine.run(&first, &InitWait(patience, RefCell::new(channel)))? };
+    Ok(Ok(Backend::Host(Arc::new(engine))))
+}
+
+/// The wait of an init inside the engine: its limits, and the channel, which knows who has died.
+struct InitWait<'a>(&'a Patience, RefCell<&'a mut Channel>);
+
+impl WaitPolicy for InitWait<'_> {
+    fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
+        self.0.slice().map(drop).map_err(|end| {
+            let missing = rendezvous::ranks_text(waiting_for());
+            match end {
+                Impatience::Expired => Error::new(
+                    Code::Timeout,
+                    format!("timed out in the first barrier; missing: rank {missing}"),
+                ),
+                Impatience::Aborted => Error::new(Code::Aborted, "aborted in the first barrier"),
+            }
+        })?;
+        let mut channel = self.1.borrow_mut();
+        channel.look()?;
+        channel.first_dead()
+    }
+}
+
+/// How long a connection to the segment's socket may take to prove that it belongs here.
+const PROOF_LIMIT: Duration = Duration::from_secs(5);
+
+/// Gives the segment to a connection that knows the secret; `false`: it does not.
+fn hand_over(
+    stream: &std::os::unix::net::UnixStream,
+    fd: std::os::fd::BorrowedFd<'_>,
+    secret: &Secret,
+) -> Result<bool> {
+    let deadline = Instant::now() + PROOF_LIMIT;
+    let mut proof = Secret::default();
+    if unix::read_exact(stream, &mut proof, deadline).is_err()
+        || !rendezvous::same_secret(&proof, secret)
+    {
+        log::debug!("a local connection without our secret was closed");
+        return Ok(false);
+    }
+    unix::send_fd(stream.as_fd(), fd, deadline)?;
+    Ok(true)
+}
+
+fn fetch(name: &[u8], secret: &Secret, bytes: usize, deadline: Instant) -> Result<Segment> {
+    let hint = "shared memory can't be had from rank 0: the ranks may be in different network \
+                namespaces (containers)";
+    let stream = unix::connect(name, deadline.min(Instant::now() + PROOF_LIMIT))
+        .map_err(|e| e.context(hint))?;
+    unix::write_all(&stream, secret, deadline)?;
+    let fd = unix::recv_fd(stream.as_fd(), deadline)?;
+    Segment::open(fd.as_fd(), bytes)
+}

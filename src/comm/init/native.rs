@@ -1,0 +1,315 @@
+//! The native tier: the vote on the vendor's library, then its init under our deadline.
+#![forbid(unsafe_code)]
+
+use super::tiers::{init_vote, vote_code};
+use super::{Spec, VendorParent};
+use crate::comm::agree::{self, ProbeVote, RankInfo, Verdict};
+use crate::comm::options::Options;
+use crate::comm::{Backend, Comm, Native, table};
+use crate::control::channel::Channel;
+use crate::control::patience::Patience;
+use crate::control::wire::Reader;
+use crate::device::DeviceWord;
+use crate::error::{Code, Error, Result};
+use crate::load;
+use crate::sys::handoff::{Nothing, Receiver, queue};
+use crate::vendor::nccl::{CommOptions, Knob, Library, Progress, VendorComm};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The options as the vendor's config takes them.
+pub(crate) fn vendor_options(options: &Options) -> Result<CommOptions> {
+    let knobs = &options.vendor;
+    let mut out = CommOptions::default();
+    if options.vendor_nonblocking {
+        out.set(Knob::Blocking, 0);
+    }
+    for (knob, value) in [
+        (Knob::CgaClusterSize, knobs.cga_cluster_size),
+        (Knob::MinCtas, knobs.min_ctas),
+        (Knob::MaxCtas, knobs.max_ctas),
+        (Knob::SplitShare, knobs.split_share),
+        (Knob::TrafficClass, knobs.traffic_class),
+        (Knob::CollnetEnable, knobs.collnet_enable),
+        (Knob::CtaPolicy, knobs.cta_policy),
+        (Knob::ShrinkShare, knobs.shrink_share),
+        (Knob::NvlsCtas, knobs.nvls_ctas),
+        (Knob::NChannelsPerNetPeer, knobs.n_channels_per_net_peer),
+        (Knob::NvlinkCentricSched, knobs.nvlink_centric_sched),
+        (Knob::GraphUsageMode, knobs.graph_usage_mode),
+        (Knob::NumRmaCtx, knobs.num_rma_ctx),
+        (Knob::MaxP2pPeers, knobs.max_p2p_peers),
+    ] {
+        if let Some(value) = value {
+            out.set(knob, value);
+        }
+    }
+    if let Some(name) = &knobs.net_name {
+        out.set_net_name(name.clone());
+    }
+    if let Some(name) = &options.name {
+        let name = std::ffi::CString::new(name.as_str())
+            .map_err(|_| Error::invalid_argument("the communicator's name holds a NUL"))?;
+        out.set_comm_name(name);
+    }
+    Ok(out)
+}
+
+pub(super) fn native(
+    comm: &Comm,
+    spec: &Spec,
+    channel: &mut Channel,
+    infos: &[RankInfo],
+    patience: &Patience,
+    code: &mut Code,
+) -> Result<std::result::Result<Backend, String>> {
+    let opened = load::process_library();
+    let mut vote = ProbeVote {
+        reason: String::new(),
+        version: 0,
+        path: String::new(),
+        id: Vec::new(),
+    };
+    match &opened {
+        Err(error) => vote.reason = error.text().to_owned(),
+        Ok(library) => {
+            vote.version = library.version.map_or(0, |v| v.nccl_code() as i32);
+            vote.path = library.path().display().to_string();
+            // Several ids of ours mean several roots of the vendor's, one on each of the first ranks.
+            if (comm.rank() as usize) < roots(spec, library) {
+                match library.unique_id() {
+                    Ok(id) => vote.id = id,
+                    Err(error) => vote.reason = error.text().to_owned(),
+                }
+            }
+        }
+    }
+    let votes = channel.allgather("the vote on the vendor's library", &vote.encode(), patience)?;
+    let votes: Option<Vec<ProbeVote>> = votes.iter().map(|v| ProbeVote::decode(v)).collect();
+    let votes = votes.ok_or_else(|| Error::internal("a rank's vote can't be read"))?;
+    match agree::after_probe(infos, &votes) {
+        Verdict::Go => {}
+        Verdict::Decline(reason) => return Ok(Err(reason)),
+        Verdict::Stop(text) => return Err(Error::invalid_usage(text)),
+    }
+    let library = opened?;
+    let phase = format!("the initialisation of {}", library.vendor.title);
+    let ids = votes
+        .into_iter()
+        .take(roots(spec, library))
+        .map(|vote| vote.id)
+        .collect();
+    let mut helper = VendorInit::start(comm, spec, library, ids)?;
+    let mut own: Option<Result<Native>> = None;
+    let mut ready = || {
+        let result = helper.poll()?;
+        let vote = init_vote(&result.as_ref().map(drop).map_err(Error::clone));
+        own = Some(result);
+        Some(vote)
+    };
+    let gathered = channel.allgather_when(&phase, &mut ready, &|v| vote_code(v) != 0, patience);
+    let votes = match gathered {
+        Ok(votes) => votes,
+        Err(error) => {
+            helper.give_up(own);
+            return Err(error);
+        }
+    };
+    let failed = votes
+        .iter()
+        .flatten()
+        .map(|v| vote_code(v))
+        .find(|c| *c != 0);
+    if let Some(first) = failed {
+        *code = Code::from_raw(first as i32).unwrap_or(Code::UnhandledCclError);
+        let texts: Vec<String> = votes
+            .iter()
+            .map(|vote| {
+                let mut reader = Reader(vote.as_deref().unwrap_or_default());
+                reader
+                    .u32()
+                    .filter(|c| *c != 0)
+                    .and_then(|_| reader.text())
+                    .unwrap_or_default()
+            })
+            .collect();
+        helper.give_up(own);
+        let reasons = agree::reasons(infos, texts.iter().map(String::as_str));
+        return Ok(Err(
+            reasons.unwrap_or_else(|| String::from("its initialisation failed"))
+        ));
+    }
+    match own {
+        Some(Ok(native)) => Ok(Ok(Backend::Native(Arc::new(native)))),
+        _ => Err(Error::internal(
+            "the vendor's communicator is not there after a good vote",
+        )),
+    }
+}
+
+/// How many of the vendor's roots an init has.
+fn roots(spec: &Spec, library: &Library) -> usize {
+    match library.symbols.comm_init_rank_scalable {
+        Some(_) => spec.ids.len().min(spec.info.nranks as usize),
+        None => 1,
+    }
+}
+
+/// Whether the vendor made what was asked for.
+fn check_answers(comm: &VendorComm, nranks: i32, rank: i32, device: i32) -> Result<()> {
+    let symbols = &comm.library().symbols;
+    let answers = [
+        (
+            "number of ranks",
+            symbols.comm_count.is_some().then(|| comm.count()),
+            nranks,
+        ),
+        (
+            "rank",
+            symbols.comm_user_rank.is_some().then(|| comm.user_rank()),
+            rank,
+        ),
+        (
+            "device",
+            symbols.comm_device.is_some().then(|| comm.device()),
+            device,
+        ),
+    ];
+    for (what, answer, wanted) in answers {
+        if let Some(answer) = answer {
+            let answer = answer?;
+            if answer != wanted {
+                let _ = comm.abort();
+                return Err(Error::internal(format!(
+                    "the vendor's communicator has {what} {answer} instead of {wanted}"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The vendor's init on a helper thread, with the device set: it may hang, and can't be
+/// interrupted by anything but its own abort.
+struct VendorInit {
+    result: Receiver<Result<Native>>,
+    unwanted: Arc<AtomicBool>,
+    title: &'static str,
+    received: bool,
+}
+
+impl VendorInit {
+    fn start(
+        comm: &Comm,
+        spec: &Spec,
+        library: &'static Library,
+        ids: Vec<Vec<u8>>,
+    ) -> Result<VendorInit> {
+        let (sender, result) = queue();
+        let unwanted = Arc::new(AtomicBool::new(false));
+        let options = vendor_options(&comm.options)?;
+        let (nranks, rank, device) = (comm.nranks() as i32, comm.rank() as i32, comm.device);
+        let parent = spec.parent.clone();
+        let abort = comm.abort.clone();
+        let flag = Arc::clone(&unwanted);
+        let work = move || {
+            let made = || -> Result<Native> {
+                let driver = load::process_driver()?
+                    .ok_or_else(|| Error::internal("a vendor's init without a driver"))?;
+                driver.prepare_thread(device)?;
+                let word = DeviceWord::new(driver)?;
+                let of_parent = |handle| -> Result<Arc<Native>> {
+                    let parts = table::get(handle)?.parts()?;
+                    let native = parts.native().map(Arc::clone);
+                    native.ok_or_else(|| Error::internal("the parent is not native"))
+                };
+                let (comm, mut progress) = match parent {
+                    Some(VendorParent::Split { parent, color, key }) => {
+                        let (child, progress) =
+                            of_parent(parent)?.split(Some(color), key, &options)?;
+                        let child = child
+                            .ok_or_else(|| Error::internal("a split with a colour gave nothing"))?;
+                        (child, progress)
+                    }
+                    Some(VendorParent::Shrink {
+                        parent,
+                        excluded,
+                        abort,
+                    }) => {
+                        let excluded: Vec<i32> = excluded.iter().map(|r| *r as i32).collect();
+                        of_parent(parent)?.shrink(&excluded, abort, &options)?
+                    }
+                    None if ids.len() > 1 => {
+                        library.init_rank_scalable(nranks, rank, &ids, &options)?
+                    }
+                    None => library.init_rank(nranks, &ids[0], rank, &options)?,
+                };
+                while progress == Progress::Pending {
+                    if flag.load(Ordering::Acquire) || abort.is_set() {
+                        let _ = comm.abort();
+                        return Err(Error::new(
+                            Code::Aborted,
+                            "aborted during the vendor's init",
+                        ));
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                    progress = comm.async_error()?;
+                }
+                check_answers(&comm, nranks, rank, device)?;
+                Ok(Native { comm, word })
+            };
+            let result = made();
+            // Nobody waits any more: what came too late goes again.
+            if flag.load(Ordering::Acquire) {
+                if let Ok(comm) = result {
+                    let _ = comm.abort();
+                }
+            } else {
+                let _ = sender.send(result);
+            }
+        };
+        std::thread::Builder::new()
+            .name("flagos-vendor".into())
+            .spawn(work)
+            .map_err(|e| Error::system("no thread for the vendor's init", e))?;
+        Ok(VendorInit {
+            result,
+            unwanted,
+            title: library.vendor.title,
+            received: false,
+        })
+    }
+
+    /// The result, once it is there.
+    fn poll(&mut self) -> Option<Result<Native>> {
+        match self.result.try_take() {
+            Ok(result) => {
+                self.received = true;
+                Some(result)
+            }
+            Err(Nothing::Late) => None,
+            Err(Nothing::Gone) => {
+                self.received = true;
+                Some(Err(Error::internal(
+                    "the thread of the vendor's init panicked",
+                )))
+            }
+        }
+    }
+
+    /// The others failed or the deadline passed: what this rank has, or gets later, is aborted.
+    fn give_up(&mut self, own: Option<Result<Native>>) {
+        self.unwanted.store(true, Ordering::Release);
+        let own = own.or_else(|| self.poll());
+        if let Some(Ok(comm)) = own {
+            crate::comm::end::abort_in_background(comm);
+        } else if !self.received {
+            log::warn!(
+                "{} is still inside its init, which can't be interrupted: its thread and \
+                 communicator are left behind",
+                self.title
+            );
+        }
+    }
+}
