@@ -80,8 +80,39 @@ pub fn run(args: &DoctorArgs) -> Result<u8, String> {
 
 struct Device {
     index: usize,
-    /// What the load report knows about it.
+    /// What the driver calls it, in the form of GPU-….
     uuid: Option<String>,
+}
+
+fn uuid(index: usize) -> Option<String> {
+    let bytes = internal::device_uuid(i32::try_from(index).ok()?).ok()??;
+    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    let parts = [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ];
+    Some(parts.join("-"))
+}
+
+/// Variables that look like the library's own and are not, so that they do nothing.
+fn unknown(environment: &[(String, String)]) -> Vec<&str> {
+    let known = |name: &str| {
+        internal::environment().any(|(known, ..)| match known.split_once("<VENDOR>") {
+            None => known == name,
+            Some((start, end)) => name
+                .strip_prefix(start)
+                .and_then(|rest| rest.strip_suffix(end))
+                .is_some_and(|vendor| !vendor.is_empty()),
+        })
+    };
+    environment
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .filter(|name| name.starts_with("FLAGOSCOMM_") && !known(name))
+        .collect()
 }
 
 /// A library that was looked for.
@@ -119,9 +150,6 @@ impl Findings {
             .map_err(|e| e.text().to_owned())
             .map(|count| {
                 let count = usize::try_from(count).unwrap_or(0);
-                let report: Value = serde_json::from_str(&load_json).unwrap_or_default();
-                let uuid =
-                    |index: usize| report["devices"][index]["uuid"].as_str().map(str::to_owned);
                 (0..count)
                     .map(|index| Device {
                         index,
@@ -229,6 +257,11 @@ impl Findings {
         }
         if let Err(why) = &self.vendor {
             lines.push(format!("The vendor could not be determined: {why}"));
+        }
+        for name in unknown(&self.environment) {
+            lines.push(format!(
+                "{name} is no variable of flagos-comm and does nothing; docs/environment.md lists them."
+            ));
         }
         if let Some(tiers) = set("FLAGOSCOMM_TIERS") {
             lines.push(format!(

@@ -54,6 +54,11 @@ pub fn device_count() -> Result<i32> {
     driver()?.map_or(Ok(0), Driver::count)
 }
 
+/// Identity of a device, the same in every process of the machine; `None` if the driver has none.
+pub fn device_uuid(device: i32) -> Result<Option<[u8; 16]>> {
+    Ok(driver()?.and_then(|driver| driver.uuid(device)))
+}
+
 /// A new stream that does not synchronise with the default stream.
 pub fn stream_create() -> Result<*mut c_void> {
     match driver()? {

@@ -54,3 +54,23 @@ fn the_report_is_valid_json_and_shows_the_environment() {
     assert!(value["load_report"].is_object() || value["load_report"].is_array());
     assert_eq!(value["self_test"]["passed"], true, "{}", ran.out);
 }
+
+#[test]
+fn a_variable_that_is_none_of_ours_is_named() {
+    let mut command = tool();
+    command.arg("doctor");
+    command.env("FLAGOSCOMM_TIMOUT", "3");
+    command.env("FLAGOSCOMM_NVIDIA_LIBRARY", "");
+    let ran = Ran::from(command.output().expect("the tool starts"));
+    assert!(
+        ran.out
+            .contains("FLAGOSCOMM_TIMOUT is no variable of flagos-comm"),
+        "{}",
+        ran.out
+    );
+    assert!(
+        !ran.out.contains("FLAGOSCOMM_NVIDIA_LIBRARY is no variable"),
+        "{}",
+        ran.out
+    );
+}
