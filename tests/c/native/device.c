@@ -171,7 +171,7 @@ static void guard_fails(void)
     EQUAL(current(), 2);
 }
 
-/* A barrier is guarded whatever the mode; every failure inside leaves the device as it was. */
+/* A barrier that fails leaves the device as it was, and the next one works. */
 static void barrier_fails(void)
 {
     flagosUniqueId id = shared_id(0);

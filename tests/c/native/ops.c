@@ -105,8 +105,12 @@ static void vendor_nonblocking_body(int rank, int n, const flagosUniqueId *id)
         OK(flagosStreamSynchronize(NULL));
         check_sum(data, n);
     }
-    /* What has to wait for the result does so. */
-    OK(flagosBarrier(comm, NULL));
+    int barrier = flagosBarrier(comm, NULL), barrier_state = flagosInProgress;
+    CHECK(barrier == flagosSuccess || barrier == flagosInProgress);
+    while (barrier_state == flagosInProgress)
+        OK(flagosCommGetAsyncError(comm, &barrier_state));
+    EQUAL(barrier_state, flagosSuccess);
+    OK(flagosStreamSynchronize(NULL));
     int *spread = device_memory(2 * COUNT * sizeof(int));
     fill(data, rank);
     const size_t counts[2] = {COUNT / 2, COUNT / 2}, at[2] = {0, COUNT / 2};
