@@ -38,7 +38,15 @@ static void in_mode(int rank, int mode, int connected)
 
     /* The first operation of the communicator is captured: NCCL connects its ranks inside. Where the ranks are
      * threads of one process, CUDA refuses that to one rank while another captures thread-locally. */
-    if (connected) expect_works(__LINE__, &r, 98);
+    if (connected) {
+        expect_works(__LINE__, &r, 98);
+        FLAGOS(GroupStart());
+        FLAGOS(Send(a, count, flagosFloat32, other, r.comm, stream_of(&r)));
+        FLAGOS(Recv(b, count, flagosFloat32, other, r.comm, stream_of(&r)));
+        FLAGOS(GroupEnd());
+        CUDA(StreamSynchronize(r.stream));
+        meet();
+    }
     CUDA(StreamBeginCapture(r.stream, mode));
     FLAGOS(AllReduce(a, b, count, flagosFloat32, flagosSum, r.comm, stream_of(&r)));
     FLAGOS(AllReduce(b, b, count, flagosFloat32, flagosSum, r.comm, stream_of(&r)));

@@ -7,7 +7,7 @@ import sys
 with open(sys.argv[1]) as file:
     data = json.load(file)
 rows = data["bandwidth"]
-width, height, left, right, top, bottom = 760, 440, 70, 20, 40, 60
+width, height, left, right, top, bottom = 760, 440, 100, 20, 40, 60
 x0, x1 = (math.log2(rows[i]["bytes"]) for i in (0, -1))
 peak = max(max(row["ours_busbw_gbs"], row["direct_busbw_gbs"]) for row in rows)
 floor = min(min(row["ours_busbw_gbs"], row["direct_busbw_gbs"]) for row in rows)
