@@ -219,8 +219,8 @@ impl Call {
     }
 }
 
-type Buf = *const c_void;
-type BufMut = *mut c_void;
+pub(crate) type Buf = *const c_void;
+pub(crate) type BufMut = *mut c_void;
 type Counts = *const usize;
 
 /// How a tier answers. The argument orders are those of the C functions, so that an entry that has
@@ -704,215 +704,76 @@ pub(crate) unsafe fn dispatch(target: &'static Target, call: &Call) -> i32 {
     }
 }
 
+/// One function of such a table: see [`collecting_ops`].
+macro_rules! collect {
+    ($handler:path, $kind:ident $(, $arg:ident: $ty:ty => $field:ident)*) => {{
+        #[allow(clippy::too_many_arguments)]
+        unsafe extern "C" fn f(
+            $($arg: $ty,)*
+            target: &'static $crate::ops::Target,
+            stream: *mut std::ffi::c_void,
+        ) -> i32 {
+            let mut call = $crate::ops::Call::new($crate::types::OpKind::$kind);
+            $(call.$field = $arg;)*
+            call.stream = stream;
+            // SAFETY: the caller's promise about the buffers, passed on.
+            $crate::ops::guarded(target, || unsafe { $handler(target, &call) })
+        }
+        f
+    }};
+}
+pub(crate) use collect;
+
 /// Makes a table whose functions collect their arguments into a [`Call`] and hand it to one
 /// function of the tier.
 macro_rules! collecting_ops {
-    ($handler:path) => {
+    ($handler:path) => {{
+        use $crate::ops::{Buf, BufMut};
         $crate::ops::Ops {
-            all_reduce: {
-                unsafe extern "C" fn f(
-                    s: *const std::ffi::c_void,
-                    r: *mut std::ffi::c_void,
-                    n: usize,
-                    d: i32,
-                    o: i32,
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
-                ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllReduce);
-                    (c.send, c.recv, c.count, c.dtype, c.op, c.stream) = (s, r, n, d, o, q);
-                    // SAFETY: the caller's promise about the buffers, passed on.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
-                }
-                f
-            },
-            broadcast: {
-                unsafe extern "C" fn f(
-                    s: *const std::ffi::c_void,
-                    r: *mut std::ffi::c_void,
-                    n: usize,
-                    d: i32,
-                    p: i32,
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
-                ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Broadcast);
-                    (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
-                    // SAFETY: as above.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
-                }
-                f
-            },
-            reduce: {
-                #[allow(clippy::too_many_arguments)]
-                unsafe extern "C" fn f(
-                    s: *const std::ffi::c_void,
-                    r: *mut std::ffi::c_void,
-                    n: usize,
-                    d: i32,
-                    o: i32,
-                    p: i32,
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
-                ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Reduce);
-                    (c.send, c.recv, c.count, c.dtype, c.op, c.root, c.stream) =
-                        (s, r, n, d, o, p, q);
-                    // SAFETY: as above.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
-                }
-                f
-            },
-            all_gather: {
-                unsafe extern "C" fn f(
-                    s: *const std::ffi::c_void,
-                    r: *mut std::ffi::c_void,
-                    n: usize,
-                    d: i32,
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
-                ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllGather);
-                    (c.send, c.recv, c.count, c.dtype, c.stream) = (s, r, n, d, q);
-                    // SAFETY: as above.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
-                }
-                f
-            },
-            reduce_scatter: {
-                unsafe extern "C" fn f(
-                    s: *const std::ffi::c_void,
-                    r: *mut std::ffi::c_void,
-                    n: usize,
-                    d: i32,
-                    o: i32,
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
-                ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::ReduceScatter);
-                    (c.send, c.recv, c.count, c.dtype, c.op, c.stream) = (s, r, n, d, o, q);
-                    // SAFETY: as above.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
-                }
-                f
-            },
-            gather: {
-                unsafe extern "C" fn f(
-                    s: *const std::ffi::c_void,
-                    r: *mut std::ffi::c_void,
-                    n: usize,
-                    d: i32,
-                    p: i32,
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
-                ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Gather);
-                    (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
-                    // SAFETY: as above.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
-                }
-                f
-            },
-            scatter: {
-                unsafe extern "C" fn f(
-                    s: *const std::ffi::c_void,
-                    r: *mut std::ffi::c_void,
-                    n: usize,
-                    d: i32,
-                    p: i32,
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
-                ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Scatter);
-                    (c.send, c.recv, c.count, c.dtype, c.root, c.stream) = (s, r, n, d, p, q);
-                    // SAFETY: as above.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
-                }
-                f
-            },
-            all_to_all: {
-                unsafe extern "C" fn f(
-                    s: *const std::ffi::c_void,
-                    r: *mut std::ffi::c_void,
-                    n: usize,
-                    d: i32,
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
-                ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllToAll);
-                    (c.send, c.recv, c.count, c.dtype, c.stream) = (s, r, n, d, q);
-                    // SAFETY: as above.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
-                }
-                f
-            },
+            all_reduce: $crate::ops::collect!($handler, AllReduce, s: Buf => send, r: BufMut => recv,
+                n: usize => count, d: i32 => dtype, o: i32 => op),
+            broadcast: $crate::ops::collect!($handler, Broadcast, s: Buf => send, r: BufMut => recv,
+                n: usize => count, d: i32 => dtype, p: i32 => root),
+            reduce: $crate::ops::collect!($handler, Reduce, s: Buf => send, r: BufMut => recv,
+                n: usize => count, d: i32 => dtype, o: i32 => op, p: i32 => root),
+            all_gather: $crate::ops::collect!($handler, AllGather, s: Buf => send, r: BufMut => recv,
+                n: usize => count, d: i32 => dtype),
+            reduce_scatter: $crate::ops::collect!($handler, ReduceScatter, s: Buf => send, r: BufMut => recv,
+                n: usize => count, d: i32 => dtype, o: i32 => op),
+            gather: $crate::ops::collect!($handler, Gather, s: Buf => send, r: BufMut => recv,
+                n: usize => count, d: i32 => dtype, p: i32 => root),
+            scatter: $crate::ops::collect!($handler, Scatter, s: Buf => send, r: BufMut => recv,
+                n: usize => count, d: i32 => dtype, p: i32 => root),
+            all_to_all: $crate::ops::collect!($handler, AllToAll, s: Buf => send, r: BufMut => recv,
+                n: usize => count, d: i32 => dtype),
             all_to_allv: {
                 #[allow(clippy::too_many_arguments)]
                 unsafe extern "C" fn f(
-                    s: *const std::ffi::c_void,
-                    sc: *const usize,
-                    sd: *const usize,
-                    r: *mut std::ffi::c_void,
-                    rc: *const usize,
-                    rd: *const usize,
-                    d: i32,
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
+                    send: Buf,
+                    send_counts: *const usize,
+                    send_displs: *const usize,
+                    recv: BufMut,
+                    recv_counts: *const usize,
+                    recv_displs: *const usize,
+                    dtype: i32,
+                    target: &'static $crate::ops::Target,
+                    stream: BufMut,
                 ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::AllToAllv);
-                    (c.send, c.recv, c.dtype, c.stream) = (s, r, d, q);
-                    c.vector = [sc, sd, rc, rd];
-                    // SAFETY: as above.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
+                    let mut call = $crate::ops::Call::new($crate::types::OpKind::AllToAllv);
+                    (call.send, call.recv, call.dtype, call.stream) = (send, recv, dtype, stream);
+                    call.vector = [send_counts, send_displs, recv_counts, recv_displs];
+                    // SAFETY: the caller's promise about the buffers, passed on.
+                    $crate::ops::guarded(target, || unsafe { $handler(target, &call) })
                 }
                 f
             },
-            send: {
-                unsafe extern "C" fn f(
-                    s: *const std::ffi::c_void,
-                    n: usize,
-                    d: i32,
-                    p: i32,
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
-                ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Send);
-                    (c.send, c.count, c.dtype, c.root, c.stream) = (s, n, d, p, q);
-                    // SAFETY: as above.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
-                }
-                f
-            },
-            recv: {
-                unsafe extern "C" fn f(
-                    r: *mut std::ffi::c_void,
-                    n: usize,
-                    d: i32,
-                    p: i32,
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
-                ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Recv);
-                    (c.recv, c.count, c.dtype, c.root, c.stream) = (r, n, d, p, q);
-                    // SAFETY: as above.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
-                }
-                f
-            },
-            barrier: {
-                unsafe extern "C" fn f(
-                    t: &'static $crate::ops::Target,
-                    q: *mut std::ffi::c_void,
-                ) -> i32 {
-                    let mut c = $crate::ops::Call::new($crate::types::OpKind::Barrier);
-                    c.stream = q;
-                    // SAFETY: as above.
-                    $crate::ops::guarded(t, || unsafe { $handler(t, &c) })
-                }
-                f
-            },
+            send: $crate::ops::collect!($handler, Send, s: Buf => send, n: usize => count, d: i32 => dtype,
+                p: i32 => root),
+            recv: $crate::ops::collect!($handler, Recv, r: BufMut => recv, n: usize => count, d: i32 => dtype,
+                p: i32 => root),
+            barrier: $crate::ops::collect!($handler, Barrier),
         }
-    };
+    }};
 }
 pub(crate) use collecting_ops;
 

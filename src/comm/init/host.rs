@@ -1,6 +1,6 @@
 //! The host tier: shared memory for the ranks of one machine.
 
-use super::tiers::{init_vote, vote_code};
+use super::tiers::{init_vote, vote_code, vote_texts};
 use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::Secret;
 use crate::comm::agree::{self, RankInfo};
@@ -108,17 +108,7 @@ pub(super) fn host(
         &|v| vote_code(v) != 0,
         patience,
     )?;
-    let texts: Vec<String> = votes
-        .iter()
-        .map(|vote| {
-            let mut reader = Reader(vote.as_deref().unwrap_or_default());
-            reader
-                .u32()
-                .filter(|c| *c != 0)
-                .and_then(|_| reader.text())
-                .unwrap_or_default()
-        })
-        .collect();
+    let texts = vote_texts(&votes);
     if let Some(reasons) = agree::reasons(infos, texts.iter().map(String::as_str)) {
         return Ok(Err(reasons));
     }

@@ -1,14 +1,13 @@
 //! The native tier: the vote on the vendor's library, then its init under our deadline.
 #![forbid(unsafe_code)]
 
-use super::tiers::{init_vote, vote_code};
+use super::tiers::{init_vote, vote_code, vote_texts};
 use super::{Spec, VendorParent};
 use crate::comm::agree::{self, ProbeVote, RankInfo, Verdict};
 use crate::comm::options::Options;
 use crate::comm::{Backend, Comm, Native, table};
 use crate::control::channel::Channel;
 use crate::control::patience::Patience;
-use crate::control::wire::Reader;
 use crate::device::DeviceWord;
 use crate::error::{Code, Error, Result};
 use crate::load;
@@ -123,17 +122,7 @@ pub(super) fn native(
         .find(|c| *c != 0);
     if let Some(first) = failed {
         *code = Code::from_raw(first as i32).unwrap_or(Code::UnhandledCclError);
-        let texts: Vec<String> = votes
-            .iter()
-            .map(|vote| {
-                let mut reader = Reader(vote.as_deref().unwrap_or_default());
-                reader
-                    .u32()
-                    .filter(|c| *c != 0)
-                    .and_then(|_| reader.text())
-                    .unwrap_or_default()
-            })
-            .collect();
+        let texts = vote_texts(&votes);
         helper.give_up(own);
         let reasons = agree::reasons(infos, texts.iter().map(String::as_str));
         return Ok(Err(
