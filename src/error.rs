@@ -1,4 +1,5 @@
 //! The one error type: a code of the C ABI and a text for people.
+#![forbid(unsafe_code)]
 
 /// Result code of the C ABI. 0..=9 have FlagCX's values; the library's own start at 100.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

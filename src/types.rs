@@ -2,6 +2,7 @@
 //!
 //! The numbers are part of the C ABI. Data types 0..=9 and operators 0..=4 have the values of
 //! FlagCX and NCCL; fp8 is 10 and 11 as in NCCL.
+#![forbid(unsafe_code)]
 
 /// Size in bytes of a [`crate::UniqueId`].
 pub const UNIQUE_ID_BYTES: usize = 256;

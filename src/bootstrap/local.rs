@@ -1,5 +1,6 @@
 //! How the survivors of a communicator find each other again on one machine: an abstract unix name
 //! that follows from the old secret and who is left out.
+#![forbid(unsafe_code)]
 
 use super::unique_id::Secret;
 use crate::control::patience::{Impatience, Patience};

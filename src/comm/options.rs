@@ -1,4 +1,5 @@
 //! What a caller can ask of a communicator when it is made.
+#![forbid(unsafe_code)]
 
 use std::time::Duration;
 

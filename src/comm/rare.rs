@@ -1,4 +1,5 @@
 //! The one word that every call reads: is anything going on that the short path does not handle?
+#![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,5 +1,6 @@
 //! The table of communicators: a handle is a place in it and a generation, so that any value that a
 //! caller passes is checked without being dereferenced.
+#![forbid(unsafe_code)]
 
 use super::Comm;
 use crate::error::{Error, Result};

@@ -1,4 +1,5 @@
 //! Validation of one rank's arguments, and the comparison of calls between ranks.
+#![forbid(unsafe_code)]
 
 use super::ShmEngine;
 use crate::error::{Error, Result};
