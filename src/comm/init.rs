@@ -343,6 +343,12 @@ pub unsafe fn comm_init_all(
         .ok_or_else(|| {
             Error::invalid_argument(format!("ndev is {ndev}, but must be from 1 to {MAX_RANKS}"))
         })?;
+    if n > table::CAPACITY {
+        return Err(Error::invalid_argument(format!(
+            "{n} ranks are more than one process can have ({})",
+            table::CAPACITY
+        )));
+    }
     if let Some(devices) = devices.filter(|d| d.len() != n) {
         return Err(Error::invalid_argument(format!(
             "{} devices are listed for {n} ranks",

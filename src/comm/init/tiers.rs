@@ -57,7 +57,9 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
                 Tier::Native => {
                     native::native(comm, spec, &mut channel, &infos, patience, &mut code)?
                 }
-                Tier::Host => host::host(comm, &id.secret, &mut channel, &infos, patience)?,
+                Tier::Host => {
+                    host::host(comm, &id.secret, &mut channel, &infos, patience, &mut code)?
+                }
                 Tier::Flagcx => Err(String::from("FlagCX is not driven by this version")),
             },
             Verdict::Decline(reason) => Err(reason),
