@@ -560,7 +560,7 @@ impl Target {
 
     /// Puts a table in force; the closed one closes the short path too.
     pub(crate) fn set_ops(&self, ops: &'static Ops) {
-        if std::ptr::eq(ops, &CLOSED) {
+        if std::ptr::eq(ops, &CLOSED) || std::ptr::eq(ops, &FINALIZED) {
             self.slots.close();
         }
         self.ops
@@ -814,6 +814,13 @@ unsafe fn closed(target: &'static Target, call: &Call) -> i32 {
     )
 }
 
+unsafe fn finalized(target: &'static Target, call: &Call) -> i32 {
+    target.fail_call(
+        call,
+        Error::invalid_usage("the communicator was finalized: it can only be destroyed"),
+    )
+}
+
 unsafe fn initialising(target: &'static Target, call: &Call) -> i32 {
     target.fail_call(
         call,
@@ -837,6 +844,8 @@ unsafe fn on_host(target: &'static Target, call: &Call) -> i32 {
 static NULL: Ops = collecting_ops!(null);
 /// The table of a communicator that is no longer, or not any more, in use.
 pub(crate) static CLOSED: Ops = collecting_ops!(closed);
+/// The table of a communicator after its finalize.
+pub(crate) static FINALIZED: Ops = collecting_ops!(finalized);
 /// The table of a communicator whose init goes on.
 pub(crate) static INITIALISING: Ops = collecting_ops!(initialising);
 /// The host tier's table.

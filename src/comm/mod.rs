@@ -23,7 +23,7 @@ use crate::ops::lock;
 use crate::vendor::nccl::VendorComm;
 use agree::RankInfo;
 use options::Options;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Everything about one rank of one communicator but what its operations need.
@@ -73,6 +73,8 @@ pub(crate) struct Parts {
     pub infos: Vec<RankInfo>,
     /// The first failure that ended it.
     pub failed: FirstFailure,
+    /// It was finalized.
+    pub finalized: AtomicBool,
     /// Splits and other collective calls on the control channel come one at a time.
     pub collective: Mutex<()>,
     /// Identity of the communicator, the same on all ranks.
@@ -129,6 +131,18 @@ impl Comm {
             self.rank(),
             self.nranks()
         )
+    }
+
+    /// What init has made, if the communicator can still be used for something new.
+    pub(crate) fn working(&self) -> Result<Arc<Parts>> {
+        let parts = self.parts()?;
+        if parts.finalized.load(Ordering::Acquire) {
+            return Err(Error::invalid_usage(format!(
+                "{} was finalized: it can only be destroyed",
+                self.label()
+            )));
+        }
+        Ok(parts)
     }
 
     /// What init has made, or why there is nothing.

@@ -56,6 +56,11 @@ impl HostPort {
         *self.runner.lock() = Some(Box::new(runner));
     }
 
+    /// Waits until every operation that was issued has ended.
+    pub(crate) fn flush(&self) {
+        drop(self.runner.lock());
+    }
+
     fn driver(&self) -> Option<&'static Driver> {
         // SAFETY: set by `attach`; drivers live for ever.
         unsafe { self.driver.load(Ordering::Relaxed).as_ref() }

@@ -11,6 +11,7 @@ use crate::control::channel::Channel;
 use crate::control::patience::Patience;
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 /// From the first connection to a tier that all ranks agreed on.
@@ -74,6 +75,7 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
                     backend,
                     infos,
                     failed: FirstFailure::default(),
+                    finalized: AtomicBool::new(false),
                     collective: Mutex::new(()),
                     secret: id.secret,
                 });
