@@ -563,7 +563,7 @@ fn expired(connection: &mut Connection, hello: &Hello) -> Error {
         Code::Timeout,
         format!(
             "timed out while waiting for all ranks to arrive; {who}. Are they started, and do all \
-             of them use this unique id? The limit is FLAGOSCOMM_INIT_TIMEOUT seconds"
+             of them use this unique id? The limit: FLAGOSCOMM_INIT_TIMEOUT, or the configuration's"
         ),
     )
 }

@@ -46,11 +46,10 @@ pub fn comm_device(handle: Handle) -> Result<i32> {
 /// Name of the communicator: the caller's, or one that is the same on all ranks.
 pub fn comm_name(handle: Handle) -> Result<String> {
     let comm = table::get(handle)?;
-    if !comm.name.is_empty() {
-        return Ok(comm.name.clone());
+    if comm.name.is_empty() {
+        comm.parts()?;
     }
-    let parts = comm.parts()?;
-    Ok(format!("comm-{:08x}", parts.tag()))
+    Ok(comm.shown_name().to_owned())
 }
 
 /// What the communicator runs on.
@@ -466,7 +465,7 @@ fn end_vendor(comm: &Comm, native: &Arc<Native>, abort: bool) -> Result<()> {
                 Code::Timeout,
                 format!(
                     "{}: the vendor's {what} did not return in time; its communicator is left \
-                     behind (the limit is FLAGOSCOMM_DESTROY_TIMEOUT seconds)",
+                     behind (the limit: FLAGOSCOMM_DESTROY_TIMEOUT, or the configuration's)",
                     comm.label()
                 ),
             );

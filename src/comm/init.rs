@@ -29,7 +29,7 @@ use crate::types::{MAX_RANKS, UNIQUE_ID_BYTES};
 use crate::vendor::NativePort;
 use crate::vendor::port::DevicePolicy;
 use ids::local_unique_id;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// One rank's init, with everything that depends on the calling thread already settled.
@@ -294,6 +294,7 @@ pub(crate) fn new_comm(
     let comm = Arc::new(Comm {
         ranks: Ranks::new(rank, nranks),
         name: options.name.clone().unwrap_or_default(),
+        default_name: OnceLock::new(),
         options: options.clone(),
         device,
         abort: AbortFlag::default(),
@@ -537,6 +538,7 @@ fn fail(handle: Handle, comm: &Comm, error: &Error) {
 fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
     let place = place(handle);
     let target = &place.target;
+    let _ = comm.default_name.set(format!("comm-{:08x}", parts.tag()));
     target.reset(comm.label(), comm.rank(), comm.nranks());
     let mut made = lock(&comm.made);
     if comm.abort.is_set() || !place.is_live(handle) {

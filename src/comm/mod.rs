@@ -24,12 +24,15 @@ use crate::vendor::nccl::VendorComm;
 use agree::RankInfo;
 use options::Options;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Everything about one rank of one communicator but what its operations need.
 pub(crate) struct Comm {
     ranks: Ranks,
+    /// The caller's name for it; empty if it has none.
     pub name: String,
+    /// The name that it has otherwise, once its init is over: the same on all ranks.
+    pub default_name: OnceLock<String>,
     pub options: Options,
     /// The device it is bound to, -1 for none.
     pub device: i32,
@@ -119,15 +122,25 @@ impl Comm {
         self.ranks.nranks.store(nranks, Ordering::Relaxed);
     }
 
+    /// The caller's name for it, else the one that it has by itself; empty until its init is over.
+    pub(crate) fn shown_name(&self) -> &str {
+        if self.name.is_empty() {
+            self.default_name.get().map_or("", String::as_str)
+        } else {
+            &self.name
+        }
+    }
+
     /// "communicator 'name', rank 1 of 4".
     pub(crate) fn label(&self) -> String {
-        let name = if self.name.is_empty() {
+        let name = self.shown_name();
+        let quoted = if name.is_empty() {
             String::new()
         } else {
-            format!(" '{}'", self.name)
+            format!(" '{name}'")
         };
         format!(
-            "communicator{name}, rank {} of {}",
+            "communicator{quoted}, rank {} of {}",
             self.rank(),
             self.nranks()
         )
@@ -170,7 +183,7 @@ impl Parts {
     }
 
     /// A number for people, the same on all ranks. It must not show the secret.
-    fn tag(&self) -> u32 {
+    pub(crate) fn tag(&self) -> u32 {
         // FNV-1a
         self.secret.iter().fold(0x811c_9dc5, |hash: u32, byte| {
             (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
