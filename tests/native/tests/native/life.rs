@@ -68,6 +68,34 @@ fn abort_frees_a_waiting_thread() {
         .ok();
 }
 
+/// LC-3: the vendor's collective hangs inside the call: the call under way says that it was aborted.
+#[test]
+fn abort_ends_a_collective_inside_the_vendor() {
+    for ranks in [1, 2] {
+        let outcome = scenario("life", "abort_a_call")
+            .ranks(ranks)
+            .env("FAKE_HANG", "ncclAllReduce")
+            .ok();
+        assert_eq!(outcome.calls("ncclAllReduce").len(), ranks);
+    }
+}
+
+/// HG-1: vendor calls without a deadline of their own: all ranks time out, whichever of them hangs.
+#[test]
+fn a_vendor_that_hangs_in_init_or_finalize_times_out_everywhere() {
+    let times_out = |name| {
+        scenario("life", name)
+            .ranks(2)
+            .env("FLAGOSCOMM_TIMEOUT", "1")
+    };
+    times_out("init_times_out")
+        .env("FAKE_HANG", "ncclGetUniqueId")
+        .ok();
+    times_out("finalize_times_out")
+        .env("FAKE_HANG", "ncclCommFinalize")
+        .ok();
+}
+
 /// LC-3: the vendor's init hangs, on one rank and on two.
 #[test]
 fn abort_ends_an_init_inside_the_vendor() {
