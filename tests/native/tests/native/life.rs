@@ -80,20 +80,24 @@ fn abort_ends_a_collective_inside_the_vendor() {
     }
 }
 
-/// HG-1: vendor calls without a deadline of their own: all ranks time out, whichever of them hangs.
+fn times_out_on_both_ranks(name: &'static str, hangs: &str) {
+    scenario("life", name)
+        .ranks(2)
+        .env("FLAGOSCOMM_TIMEOUT", "1")
+        .env("FAKE_HANG", hangs)
+        .ok();
+}
+
+/// HG-1: the making of the vendor's id hangs on rank 0: all ranks time out.
 #[test]
-fn a_vendor_that_hangs_in_init_or_finalize_times_out_everywhere() {
-    let times_out = |name| {
-        scenario("life", name)
-            .ranks(2)
-            .env("FLAGOSCOMM_TIMEOUT", "1")
-    };
-    times_out("init_times_out")
-        .env("FAKE_HANG", "ncclGetUniqueId")
-        .ok();
-    times_out("finalize_times_out")
-        .env("FAKE_HANG", "ncclCommFinalize")
-        .ok();
+fn a_vendors_id_that_is_never_made_times_out_everywhere() {
+    times_out_on_both_ranks("init_times_out", "ncclGetUniqueId");
+}
+
+/// HG-1: the vendor's finalize hangs: all ranks time out.
+#[test]
+fn a_vendors_finalize_that_hangs_times_out_everywhere() {
+    times_out_on_both_ranks("finalize_times_out", "ncclCommFinalize");
 }
 
 /// LC-3: the vendor's init hangs, on one rank and on two.
