@@ -117,7 +117,6 @@ impl Call {
 
     /// Whether root or peer is a rank of the communicator.
     fn check_root(&self, nranks: u32) -> Result<()> {
-        let name = self.kind.name();
         if self.rooted() && !(0..nranks as i32).contains(&self.root) {
             let what = if matches!(self.kind, OpKind::Send | OpKind::Recv) {
                 "peer"
@@ -125,7 +124,7 @@ impl Call {
                 "root"
             };
             return Err(Error::invalid_argument(format!(
-                "{name}: {what} {} but the communicator has {nranks} ranks (ranks are \
+                "{what} {} but the communicator has {nranks} ranks (ranks are \
                  communicator-local, from 0)",
                 self.root
             )));
@@ -135,20 +134,19 @@ impl Call {
 
     /// Everything that can be said against the arguments without asking a tier.
     pub(crate) fn check(&self, rank: u32, nranks: u32) -> Result<DataType> {
-        let name = self.kind.name();
         if self.kind == OpKind::Barrier {
             return Ok(DataType::Int8);
         }
         let dtype = DataType::from_raw(self.dtype).ok_or_else(|| {
             Error::invalid_argument(format!(
-                "{name}: {} is no data type (0 to {} are)",
+                "{} is no data type (0 to {} are)",
                 self.dtype,
                 DataType::ALL.len() - 1
             ))
         })?;
         if self.reduces() && self.op < FIRST_CUSTOM_REDOP && RedOp::from_raw(self.op).is_none() {
             return Err(Error::invalid_argument(format!(
-                "{name}: {} is no reduction operator (0 to {} are, and what \
+                "{} is no reduction operator (0 to {} are, and what \
                  flagosRedOpCreatePreMulSum gives)",
                 self.op,
                 RedOp::ALL.len() - 1
@@ -161,7 +159,7 @@ impl Call {
             let names = ["sendcounts", "sdispls", "recvcounts", "rdispls"];
             if let Some(missing) = self.vector.iter().position(|p| p.is_null()) {
                 return Err(Error::invalid_argument(format!(
-                    "{name}: {} is NULL",
+                    "{} is NULL",
                     names[missing]
                 )));
             }
@@ -180,12 +178,12 @@ impl Call {
                     };
                     if null && count > 0 {
                         return Err(Error::invalid_argument(format!(
-                            "{name}: {buffer} is NULL but the count for rank {peer} is {count}"
+                            "{buffer} is NULL but the count for rank {peer} is {count}"
                         )));
                     }
                     if count.checked_add(displ).is_none_or(|end| end > largest) {
                         return Err(Error::invalid_argument(format!(
-                            "{name}: count {count} and displacement {displ} for rank {peer} are \
+                            "count {count} and displacement {displ} for rank {peer} are \
                              more than memory can hold"
                         )));
                     }
@@ -196,7 +194,7 @@ impl Call {
         let (read, written) = self.blocks(rank, nranks);
         if self.count.checked_mul(n).is_none_or(|all| all > largest) {
             return Err(Error::invalid_argument(format!(
-                "{name}: a count of {} elements of {} bytes on {nranks} ranks is more than memory \
+                "a count of {} elements of {} bytes on {nranks} ranks is more than memory \
                  can hold",
                 self.count,
                 dtype.size()
@@ -209,7 +207,7 @@ impl Call {
             ] {
                 if blocks > 0 && null {
                     return Err(Error::invalid_argument(format!(
-                        "{name}: {buffer} is NULL but the count is {}",
+                        "{buffer} is NULL but the count is {}",
                         self.count
                     )));
                 }
@@ -560,7 +558,7 @@ impl Target {
 
     /// Puts a table in force; the closed one closes the short path too.
     pub(crate) fn set_ops(&self, ops: &'static Ops) {
-        if std::ptr::eq(ops, &CLOSED) {
+        if std::ptr::eq(ops, &CLOSED) || std::ptr::eq(ops, &FINALIZED) {
             self.slots.close();
         }
         self.ops
@@ -814,6 +812,13 @@ unsafe fn closed(target: &'static Target, call: &Call) -> i32 {
     )
 }
 
+unsafe fn finalized(target: &'static Target, call: &Call) -> i32 {
+    target.fail_call(
+        call,
+        Error::invalid_usage("the communicator was finalized: it can only be destroyed"),
+    )
+}
+
 unsafe fn initialising(target: &'static Target, call: &Call) -> i32 {
     target.fail_call(
         call,
@@ -837,6 +842,8 @@ unsafe fn on_host(target: &'static Target, call: &Call) -> i32 {
 static NULL: Ops = collecting_ops!(null);
 /// The table of a communicator that is no longer, or not any more, in use.
 pub(crate) static CLOSED: Ops = collecting_ops!(closed);
+/// The table of a communicator after its finalize.
+pub(crate) static FINALIZED: Ops = collecting_ops!(finalized);
 /// The table of a communicator whose init goes on.
 pub(crate) static INITIALISING: Ops = collecting_ops!(initialising);
 /// The host tier's table.

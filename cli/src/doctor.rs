@@ -218,7 +218,15 @@ impl Findings {
         };
         let devices = self.devices.as_ref().map_or(0, Vec::len);
         let vendor = self.vendor.as_deref().unwrap_or("host");
+        let tiers = set("FLAGOSCOMM_TIERS");
+        let host_allowed = tiers.is_none_or(|tiers| tiers.to_lowercase().contains("host"));
         match (vendor, devices) {
+            _ if self.vendor.is_err() => {}
+            ("" | "host", _) if !host_allowed => lines.push(
+                "No accelerator was found and FLAGOSCOMM_TIERS leaves the host tier out: nothing \
+                 can run here."
+                    .to_owned(),
+            ),
             ("" | "host", _) => {
                 lines.push(
                     "No accelerator was found: collectives run on the host tier, in the memory of \
@@ -227,9 +235,9 @@ impl Findings {
                 );
                 lines.push(
                     "If this machine has an accelerator: install its driver and collective \
-                     library where the lines of \"looked for\" say, or name the file in the \
-                     variable they name, and set GEMS_VENDOR to the vendor to be told why it \
-                     can't be used."
+                     library where the lines of \"looked for\" say, or name the files with \
+                     FLAGOSCOMM_<VENDOR>_DRIVER and FLAGOSCOMM_<VENDOR>_LIBRARY; GEMS_VENDOR=<vendor> \
+                     makes it a warning that it can't be used."
                         .to_owned(),
                 );
             }
@@ -263,7 +271,7 @@ impl Findings {
                 "{name} is no variable of flagos-comm and does nothing; docs/environment.md lists them."
             ));
         }
-        if let Some(tiers) = set("FLAGOSCOMM_TIERS") {
+        if let Some(tiers) = tiers {
             lines.push(format!(
                 "FLAGOSCOMM_TIERS={tiers} restricts and orders the tiers."
             ));
@@ -294,6 +302,7 @@ impl Findings {
         }
         match &self.self_test {
             Ok(_) => lines.push("The host tier works: the two-rank test passed.".to_owned()),
+            Err(_) if self.vendor.is_err() => {}
             Err(why) => lines.push(format!("The host tier does not work here: {why}")),
         }
         lines

@@ -56,7 +56,7 @@ pub(crate) fn listen(filter: Option<&Filter>, family: Family) -> Result<Listener
     } else {
         any
     };
-    let listener = TcpListener::bind((bind, 0))
+    let listener = crate::sys::net::listen(bind)
         .map_err(|e| Error::system(format!("no listening socket on {bind}"), e))?;
     let port = listener
         .local_addr()
@@ -197,6 +197,8 @@ struct Server {
     secret: Secret,
     unused_limit: Option<Duration>,
     strangers: Vec<(Instant, Connection)>,
+    /// Trouble with accepting was told.
+    said: bool,
     members: BTreeMap<u32, (Hello, Connection)>,
     nranks: u32,
     failed: Option<(Instant, Error)>,
@@ -223,6 +225,7 @@ impl Server {
             secret,
             unused_limit,
             strangers: Vec::new(),
+            said: false,
             members: BTreeMap::new(),
             nranks: 0,
             failed: None,
@@ -281,7 +284,9 @@ impl Server {
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(e) => {
                     // Out of descriptors, say: those that are here can still be served.
-                    log::warn!("the rendezvous can't accept a connection: {e}");
+                    if !std::mem::replace(&mut self.said, true) {
+                        log::warn!("the rendezvous can't accept a connection: {e}");
+                    }
                     std::thread::sleep(Duration::from_millis(50));
                     return;
                 }
@@ -359,6 +364,8 @@ impl Server {
             return;
         }
         self.nranks = hello.nranks;
+        // A rank that is gone again is found when its connection is heard.
+        let _ = connection.send(Kind::Welcome, 0, &[], &quick);
         self.members.insert(hello.rank, (hello, connection));
     }
 
@@ -453,6 +460,10 @@ fn connect_any(content: &IdContent, patience: &Patience) -> Result<Connection> {
             }
         }
     }
+    if tried.is_empty() {
+        let text = "timed out before the process that made the unique id could be asked";
+        return Err(Error::new(Code::Timeout, text));
+    }
     if refused > 0 && refused == tried.len() {
         return Err(Error::invalid_usage(format!(
             "nobody serves this unique id any more ({}): it was already used, or the process that \
@@ -478,7 +489,15 @@ pub(crate) fn arrive(
 ) -> Result<Vec<SocketAddr>> {
     let phase = "while waiting for all ranks to arrive";
     let mut connection = connect_any(content, patience)?;
-    let wire = |error: WireError| match error {
+    let mut counted = false;
+    let wire = |error: WireError, counted: bool| match error {
+        WireError::Closed if counted => Error::new(
+            Code::RemoteError,
+            format!(
+                "the process that made the unique id ended {phase}: it has to live until all ranks \
+                 have joined"
+            ),
+        ),
         WireError::Closed | WireError::Garbage => Error::invalid_usage(format!(
             "the rendezvous closed the connection {phase}: the unique id was already used for \
              another communicator, or the process that made it has gone. Call flagosGetUniqueId \
@@ -494,7 +513,7 @@ pub(crate) fn arrive(
     };
     connection
         .send(Kind::Hello, 0, &hello.encode(&content.secret), patience)
-        .map_err(wire)?;
+        .map_err(|error| wire(error, false))?;
     loop {
         match connection.receive(patience) {
             Ok(frame) => match frame.kind {
@@ -504,6 +523,7 @@ pub(crate) fn arrive(
                         .ok_or_else(|| Error::internal("the rendezvous sent no hub address"));
                 }
                 Kind::Fail => return Err(decode_error(&frame.body)),
+                Kind::Welcome => counted = true,
                 _ => {}
             },
             Err(WireError::Impatient(Impatience::Expired)) => {
@@ -513,9 +533,9 @@ pub(crate) fn arrive(
                 let quick =
                     Patience::starting_now(Some(Duration::from_millis(100)), &AbortFlag::default());
                 let _ = connection.send(Kind::Bye, 0, &[], &quick);
-                return Err(wire(WireError::Impatient(Impatience::Aborted)));
+                return Err(wire(WireError::Impatient(Impatience::Aborted), counted));
             }
-            Err(other) => return Err(wire(other)),
+            Err(other) => return Err(wire(other, counted)),
         }
     }
 }
@@ -543,7 +563,7 @@ fn expired(connection: &mut Connection, hello: &Hello) -> Error {
         Code::Timeout,
         format!(
             "timed out while waiting for all ranks to arrive; {who}. Are they started, and do all \
-             of them use this unique id? The limit is FLAGOSCOMM_INIT_TIMEOUT seconds"
+             of them use this unique id? The limit: FLAGOSCOMM_INIT_TIMEOUT, or the configuration's"
         ),
     )
 }

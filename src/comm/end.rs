@@ -3,16 +3,18 @@
 
 use super::table::{self, Handle, place};
 use super::{Backend, Comm, Made, Native, Parts, not_on};
+use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::internal::CommInfo;
 use crate::load;
-use crate::ops::{CLOSED, Call, lock};
+use crate::ops::{CLOSED, Call, FINALIZED, lock};
 use crate::sys::handoff::{Nothing, queue};
 use crate::sys::turnstile::Turn;
 use crate::types::OpKind;
 use crate::vendor::nccl::Progress;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long an abort waits for a thread of its own that is on the control channel.
@@ -44,11 +46,10 @@ pub fn comm_device(handle: Handle) -> Result<i32> {
 /// Name of the communicator: the caller's, or one that is the same on all ranks.
 pub fn comm_name(handle: Handle) -> Result<String> {
     let comm = table::get(handle)?;
-    if !comm.name.is_empty() {
-        return Ok(comm.name.clone());
+    if comm.name.is_empty() {
+        comm.parts()?;
     }
-    let parts = comm.parts()?;
-    Ok(format!("comm-{:08x}", parts.tag()))
+    Ok(comm.shown_name().to_owned())
 }
 
 /// What the communicator runs on.
@@ -190,30 +191,76 @@ pub(crate) fn compare_calls(comm: &Comm, calls: &[Call]) -> Result<()> {
 
 // ---- the end
 
-/// Flushes the communicator; collective.
+/// Flushes the communicator; collective. Afterwards only questions, abort and destroy are left.
 pub fn comm_finalize(handle: Handle) -> Result<()> {
     let comm = table::get(handle)?;
-    let parts = comm.parts()?;
+    let parts = comm.working()?;
     let _one = parts.collective.try_lock().map_err(|_| {
         Error::invalid_usage("another collective call on this communicator is going on")
     })?;
-    if let Some(native) = parts.native()
-        && native.library().symbols.comm_finalize.is_some()
-    {
-        let patience = comm.init_patience();
-        let mut progress = native.finalize()?;
-        while progress == Progress::Pending {
-            patience.slice().map_err(|_| {
-                Error::new(Code::Timeout, "the vendor's finalize did not end in time")
-            })?;
-            std::thread::sleep(Duration::from_millis(1));
-            progress = native.async_error()?;
+    let patience = comm.init_patience();
+    match &parts.backend {
+        Backend::Native(native) if native.library().symbols.comm_finalize.is_some() => {
+            bounded(&comm, native, "finalize", &patience, finalize_now)?;
+        }
+        Backend::Native(_) => {}
+        Backend::Host(_) => place(handle).target.host.flush(),
+    }
+    lock(&parts.channel).allgather("the finalize of all ranks", &[], &patience)?;
+    parts.finalized.store(true, Ordering::Release);
+    place(handle).target.set_ops(&FINALIZED);
+    Ok(())
+}
+
+fn finalize_now(native: &Native) -> Result<()> {
+    let mut progress = native.finalize()?;
+    while progress == Progress::Pending {
+        std::thread::sleep(Duration::from_millis(1));
+        progress = native.async_error()?;
+    }
+    Ok(())
+}
+
+/// Runs a call of the vendor's that may hang on a helper thread with the device set, and waits for
+/// it as long as the patience lasts. A call that lasts longer goes on, for nobody.
+pub(crate) fn bounded<T: Send + 'static>(
+    comm: &Comm,
+    native: &Arc<Native>,
+    what: &str,
+    patience: &Patience,
+    call: impl FnOnce(&Native) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let (sender, result) = queue();
+    let native = Arc::clone(native);
+    let device = comm.device;
+    let work = move || {
+        let prepared = match load::process_driver() {
+            Ok(Some(driver)) => driver.prepare_thread(device),
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let _ = sender.send(prepared.and_then(|()| call(&native)));
+    };
+    std::thread::Builder::new()
+        .name("flagos-vendor".into())
+        .spawn(work)
+        .map_err(|e| Error::system("no thread for a call of the vendor's", e))?;
+    loop {
+        let slice = patience.slice().map_err(|end| {
+            let (code, how) = match end {
+                Impatience::Expired => (Code::Timeout, "did not return in time"),
+                Impatience::Aborted => (Code::Aborted, "was aborted"),
+            };
+            Error::new(code, format!("{}: the vendor's {what} {how}", comm.label()))
+        })?;
+        match result.take_within(Some(slice)) {
+            Ok(result) => return result,
+            Err(Nothing::Late) => {}
+            Err(Nothing::Gone) => {
+                return Err(Error::internal("the thread of a vendor's call panicked"));
+            }
         }
     }
-    let patience = comm.init_patience();
-    lock(&parts.channel)
-        .allgather("the finalize of all ranks", &[], &patience)
-        .map(drop)
 }
 
 /// Frees the communicator; local, and bounded by the destroy deadline.
@@ -418,7 +465,7 @@ fn end_vendor(comm: &Comm, native: &Arc<Native>, abort: bool) -> Result<()> {
                 Code::Timeout,
                 format!(
                     "{}: the vendor's {what} did not return in time; its communicator is left \
-                     behind (the limit is FLAGOSCOMM_DESTROY_TIMEOUT seconds)",
+                     behind (the limit: FLAGOSCOMM_DESTROY_TIMEOUT, or the configuration's)",
                     comm.label()
                 ),
             );

@@ -29,7 +29,7 @@ use crate::types::{MAX_RANKS, UNIQUE_ID_BYTES};
 use crate::vendor::NativePort;
 use crate::vendor::port::DevicePolicy;
 use ids::local_unique_id;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// One rank's init, with everything that depends on the calling thread already settled.
@@ -294,6 +294,7 @@ pub(crate) fn new_comm(
     let comm = Arc::new(Comm {
         ranks: Ranks::new(rank, nranks),
         name: options.name.clone().unwrap_or_default(),
+        default_name: OnceLock::new(),
         options: options.clone(),
         device,
         abort: AbortFlag::default(),
@@ -343,6 +344,12 @@ pub unsafe fn comm_init_all(
         .ok_or_else(|| {
             Error::invalid_argument(format!("ndev is {ndev}, but must be from 1 to {MAX_RANKS}"))
         })?;
+    if n > table::CAPACITY {
+        return Err(Error::invalid_argument(format!(
+            "{n} ranks are more than one process can have ({})",
+            table::CAPACITY
+        )));
+    }
     if let Some(devices) = devices.filter(|d| d.len() != n) {
         return Err(Error::invalid_argument(format!(
             "{} devices are listed for {n} ranks",
@@ -531,6 +538,7 @@ fn fail(handle: Handle, comm: &Comm, error: &Error) {
 fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
     let place = place(handle);
     let target = &place.target;
+    let _ = comm.default_name.set(format!("comm-{:08x}", parts.tag()));
     target.reset(comm.label(), comm.rank(), comm.nranks());
     let mut made = lock(&comm.made);
     if comm.abort.is_set() || !place.is_live(handle) {

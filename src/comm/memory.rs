@@ -136,7 +136,7 @@ fn remove_hint(handle: Handle, hint: *mut c_void, what: &str) -> Result<()> {
 
 /// Registers a buffer; local.
 pub fn comm_register(handle: Handle, memory: *mut c_void, bytes: usize) -> Result<*mut c_void> {
-    let parts = table::get(handle)?.parts()?;
+    let parts = table::get(handle)?.working()?;
     check_buffer(memory, bytes)?;
     match &parts.backend {
         Backend::Native(native) => native.register(user_ptr(memory), bytes),
@@ -164,7 +164,7 @@ pub fn comm_window_register(
     flags: i32,
 ) -> Result<*mut c_void> {
     let comm = table::get(handle)?;
-    let parts = comm.parts()?;
+    let parts = comm.working()?;
     if super::group::is_open() {
         return Err(Error::invalid_usage(
             "a window can't be registered inside a group",
@@ -185,7 +185,9 @@ pub fn comm_window_register(
     own?;
     match &parts.backend {
         Backend::Native(native) => {
-            let window = native.window_register(user_ptr(memory), bytes, flags);
+            let buffer = user_ptr(memory);
+            let made = move |native: &super::Native| native.window_register(buffer, bytes, flags);
+            let window = super::end::bounded(&comm, native, "window registration", &patience, made);
             let verdict = window.as_ref().map(drop).map_err(Error::clone);
             // A window that this rank has and another has not stays until the communicator ends: to
             // give it back is a collective call too, which the others can't join.
@@ -243,7 +245,7 @@ pub unsafe fn redop_create_pre_mul_sum(
     dtype: i32,
     residence: i32,
 ) -> Result<i32> {
-    let parts = table::get(handle)?.parts()?;
+    let parts = table::get(handle)?.working()?;
     let dtype = DataType::from_raw(dtype)
         .ok_or_else(|| Error::invalid_argument(format!("{dtype} is no data type")))?;
     if scalar.is_null() {

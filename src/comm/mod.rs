@@ -23,13 +23,16 @@ use crate::ops::lock;
 use crate::vendor::nccl::VendorComm;
 use agree::RankInfo;
 use options::Options;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Everything about one rank of one communicator but what its operations need.
 pub(crate) struct Comm {
     ranks: Ranks,
+    /// The caller's name for it; empty if it has none.
     pub name: String,
+    /// The name that it has otherwise, once its init is over: the same on all ranks.
+    pub default_name: OnceLock<String>,
     pub options: Options,
     /// The device it is bound to, -1 for none.
     pub device: i32,
@@ -73,6 +76,8 @@ pub(crate) struct Parts {
     pub infos: Vec<RankInfo>,
     /// The first failure that ended it.
     pub failed: FirstFailure,
+    /// It was finalized.
+    pub finalized: AtomicBool,
     /// Splits and other collective calls on the control channel come one at a time.
     pub collective: Mutex<()>,
     /// Identity of the communicator, the same on all ranks.
@@ -117,18 +122,40 @@ impl Comm {
         self.ranks.nranks.store(nranks, Ordering::Relaxed);
     }
 
+    /// The caller's name for it, else the one that it has by itself; empty until its init is over.
+    pub(crate) fn shown_name(&self) -> &str {
+        if self.name.is_empty() {
+            self.default_name.get().map_or("", String::as_str)
+        } else {
+            &self.name
+        }
+    }
+
     /// "communicator 'name', rank 1 of 4".
     pub(crate) fn label(&self) -> String {
-        let name = if self.name.is_empty() {
+        let name = self.shown_name();
+        let quoted = if name.is_empty() {
             String::new()
         } else {
-            format!(" '{}'", self.name)
+            format!(" '{name}'")
         };
         format!(
-            "communicator{name}, rank {} of {}",
+            "communicator{quoted}, rank {} of {}",
             self.rank(),
             self.nranks()
         )
+    }
+
+    /// What init has made, if the communicator can still be used for something new.
+    pub(crate) fn working(&self) -> Result<Arc<Parts>> {
+        let parts = self.parts()?;
+        if parts.finalized.load(Ordering::Acquire) {
+            return Err(Error::invalid_usage(format!(
+                "{} was finalized: it can only be destroyed",
+                self.label()
+            )));
+        }
+        Ok(parts)
     }
 
     /// What init has made, or why there is nothing.
@@ -156,7 +183,7 @@ impl Parts {
     }
 
     /// A number for people, the same on all ranks. It must not show the secret.
-    fn tag(&self) -> u32 {
+    pub(crate) fn tag(&self) -> u32 {
         // FNV-1a
         self.secret.iter().fold(0x811c_9dc5, |hash: u32, byte| {
             (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)

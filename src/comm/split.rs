@@ -14,6 +14,9 @@ use crate::ops::lock;
 use crate::types::UNIQUE_ID_BYTES;
 use std::sync::MutexGuard;
 
+/// The colour of a rank that gets no child.
+const NO_COLOR: i32 = -1;
+
 /// What one rank brings to a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
@@ -110,7 +113,12 @@ pub(crate) fn comm_split(
 ) -> Result<bool> {
     out.set(0);
     let parent = table::get(handle)?;
-    parent.parts()?;
+    parent.working()?;
+    if color < NO_COLOR {
+        return Err(Error::invalid_argument(format!(
+            "the colour is {color}; colours are 0 or more, and {NO_COLOR} (FLAGOS_SPLIT_NOCOLOR) means none"
+        )));
+    }
     let options = child_options(&parent, options);
     // Rank and number are known only after the exchange; the handle shows them from then on.
     let (child, comm) = init::new_comm(parent.nranks(), parent.rank(), parent.device, &options)?;
@@ -130,7 +138,7 @@ pub(crate) fn comm_split(
 /// The part of a split that talks. `None`: this rank has no colour, took part and gets nothing.
 pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<Option<Parts>> {
     let parent_comm = table::get(parent)?;
-    let parts = parent_comm.parts()?;
+    let parts = parent_comm.working()?;
     let _one = collective(&parts)?;
     let patience = comm
         .init_patience()
@@ -270,7 +278,7 @@ pub(crate) fn comm_shrink(
 ) -> Result<bool> {
     out.set(0);
     let parent = table::get(handle)?;
-    let parts = parent.parts()?;
+    let parts = parent.working()?;
     if !(0..=1).contains(&flags) {
         return Err(Error::invalid_argument(format!(
             "the flags of a shrink are 0 (default) or 1 (abort the parent's work), not {flags}"
@@ -298,7 +306,7 @@ pub(crate) fn comm_shrink(
         return Err(Error::invalid_argument("no rank is excluded"));
     }
     if excluded.contains(&parent.rank()) {
-        return Err(Error::invalid_usage(format!(
+        return Err(Error::invalid_argument(format!(
             "rank {} is excluded and must not call flagosCommShrink",
             parent.rank()
         )));

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// What a C communicator handle holds. 0 is NULL; live ones are odd, as no address of an object is.
 pub(crate) type Handle = usize;
 
-/// The most communicators that one process can have at once.
+/// Places in the table; the first is NULL's.
 const PLACES: usize = 1 << 14;
 /// The place's number stands in a handle where it is the place's offset in the table.
 const PLACE_SHIFT: u32 = size_of::<Place>().trailing_zeros();
@@ -44,6 +44,9 @@ static TABLE: [Place; PLACES] = [const {
 /// Places below this were used at least once, by this process or before a fork; a child starts with
 /// fresh ones. The first place is never used: it is NULL's.
 static USED: AtomicUsize = AtomicUsize::new(1);
+
+/// The most communicators that one process can have at once.
+pub(crate) const CAPACITY: usize = PLACES - 1;
 
 #[derive(Default)]
 struct Free {
@@ -100,7 +103,9 @@ pub(crate) fn insert(comm: Arc<Comm>) -> Result<Handle> {
             None => {
                 return Err(Error::new(
                     crate::Code::SystemError,
-                    format!("{PLACES} communicators exist already, and no more can"),
+                    format!(
+                        "{CAPACITY} communicators exist already, and no more can in one process"
+                    ),
                 ));
             }
         };

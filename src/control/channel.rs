@@ -87,7 +87,7 @@ impl Channel {
         nranks: u32,
         patience: &Patience,
     ) -> Result<Channel> {
-        let phase = "while the ranks connect to rank 0";
+        let phase = "the connecting of all ranks to rank 0";
         let mut links: Vec<Option<Connection>> = (0..nranks).map(|_| None).collect();
         let mut strangers: Vec<(Instant, Connection)> = Vec::new();
         listener
@@ -132,7 +132,9 @@ impl Channel {
                                 | std::io::ErrorKind::WouldBlock
                                 | std::io::ErrorKind::ConnectionAborted
                         ) => {}
-                    Err(e) => return Err(Error::system(format!("accept failed {phase}"), e)),
+                    Err(e) => {
+                        return Err(Error::system(format!("accept failed during {phase}"), e));
+                    }
                 }
             }
             let mut still = Vec::new();
@@ -187,6 +189,10 @@ impl Channel {
                 }
                 Err(e) => tried.push(format!("{address}: {e}")),
             }
+        }
+        if tried.is_empty() {
+            let text = "timed out before rank 0 could be asked for a control connection";
+            return Err(Error::new(Code::Timeout, text));
         }
         Err(Error::new(
             Code::RemoteError,
@@ -277,11 +283,9 @@ impl Channel {
                 if part.is_some() {
                     continue;
                 }
-                if let Some(frame) = self.early[rank].take() {
-                    *part = Some(frame.body);
-                    continue;
-                }
+                let early = self.early[rank].take();
                 let frame = match &mut self.role {
+                    _ if early.is_some() => Ok(early),
                     Role::Hub(links) => match &mut links[rank] {
                         Some(link) => link.try_receive(),
                         None => Err(WireError::Closed),
@@ -290,7 +294,19 @@ impl Channel {
                 };
                 match frame {
                     Ok(Some(frame)) if frame.kind == Kind::Part && frame.tag == self.tag => {
-                        *part = Some(frame.body);
+                        let mut reader = Reader(&frame.body);
+                        let theirs = reader.text().unwrap_or_default();
+                        if theirs != phase {
+                            let error = Error::invalid_usage(format!(
+                                "the ranks make different calls: {} is at {theirs}, but {} is at \
+                                 {phase}",
+                                self.who(rank as u32),
+                                self.who(0)
+                            ));
+                            self.tell_failure(&error);
+                            return Err(error);
+                        }
+                        *part = Some(reader.0.to_vec());
                     }
                     Ok(Some(frame)) if frame.kind == Kind::Abort => {
                         let error = decode_error(&frame.body);
@@ -433,7 +449,9 @@ impl Channel {
             };
             if !sent {
                 if let Some(own) = ready() {
-                    match link.send(Kind::Part, tag, &own, patience) {
+                    let mut writer = Writer::default();
+                    writer.bytes(phase.as_bytes()).fixed(&own);
+                    match link.send(Kind::Part, tag, &writer.0, patience) {
                         // What the hub had to say may still be waiting to be read.
                         Ok(()) | Err(WireError::Closed) => sent = true,
                         Err(WireError::Impatient(end)) => return Err(impatience(end, phase)),

@@ -4,7 +4,7 @@
 
 use super::patience::{Impatience, Patience};
 use crate::sys::fork;
-use crate::sys::net::{PollEntry, keep_alive, poll};
+use crate::sys::net::{PollEntry, above_standard, keep_alive, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
@@ -41,6 +41,8 @@ pub(crate) enum Kind {
     Dead = 11,
     /// To a rendezvous that is not needed.
     Cancel = 12,
+    /// Rendezvous to rank: it is counted.
+    Welcome = 13,
 }
 
 impl Kind {
@@ -48,6 +50,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Table, Fail, Query, Missing, Join, Part, Whole, Abort, Bye, Dead, Cancel,
+            Welcome,
         ]
         .into_iter()
         .find(|k| *k as u8 == raw)
@@ -97,6 +100,7 @@ impl Drop for Connection {
 impl Connection {
     /// Takes over a connected stream.
     pub(crate) fn new(stream: TcpStream) -> std::io::Result<Connection> {
+        let stream = TcpStream::from(above_standard(stream.into())?);
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         keep_alive(&stream);

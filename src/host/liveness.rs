@@ -178,8 +178,8 @@ impl WaitPolicy for OperationWait<'_> {
             return Err(Error::new(
                 Code::Timeout,
                 format!(
-                    "timed out after {:.3} s in {}; missing: rank {} (the limit is \
-                     FLAGOSCOMM_COLLECTIVE_TIMEOUT seconds)",
+                    "timed out after {:.3} s in {}; missing: rank {} (the limit: \
+                     FLAGOSCOMM_COLLECTIVE_TIMEOUT, or the configuration's)",
                     waited.as_secs_f64(),
                     what(),
                     ranks_text(waiting_for())

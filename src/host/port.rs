@@ -56,6 +56,11 @@ impl HostPort {
         *self.runner.lock() = Some(Box::new(runner));
     }
 
+    /// Waits until every operation that was issued has ended.
+    pub(crate) fn flush(&self) {
+        drop(self.runner.lock());
+    }
+
     fn driver(&self) -> Option<&'static Driver> {
         // SAFETY: set by `attach`; drivers live for ever.
         unsafe { self.driver.load(Ordering::Relaxed).as_ref() }
@@ -175,7 +180,7 @@ fn open<'a>(entered: &'a Entered<'_, Option<Box<Runner>>>) -> Result<&'a Runner>
 }
 
 unsafe fn run_one(runner: &Runner, op: &HostOp, call: &Call) -> Result<()> {
-    let text = || format!("{} on {}", call.text(), runner.label);
+    let text = || call.text();
     let wait = runner.liveness.of(&text);
     // SAFETY: the caller's promise about the buffers.
     unsafe { runner.engine.run(op, &wait) }
@@ -186,13 +191,7 @@ unsafe fn run_batch(runner: &Runner, batch: &Batch) -> Result<()> {
         // SAFETY: the caller's promise about the buffers.
         return unsafe { run_one(runner, &batch.ops[0], &call) };
     }
-    let text = || {
-        format!(
-            "a group of {} operations on {}",
-            batch.ops.len(),
-            runner.label
-        )
-    };
+    let text = || format!("a group of {} operations", batch.ops.len());
     let wait = runner.liveness.of(&text);
     // SAFETY: as above.
     unsafe { runner.engine.run_group(&batch.ops, &wait) }
@@ -306,12 +305,15 @@ impl Submitted {
         let runner = open(&entered)?;
         // SAFETY: the promise of the caller of `submit`.
         let result = unsafe { run_batch(runner, &self.batch) };
-        if let Err(error) = &result
-            && self.deferred
-        {
-            lock(&runner.failed).get_or_insert_with(|| error.clone());
+        if !self.deferred {
+            return result;
         }
-        result
+        // Nobody who knows the communicator waits for this error: it has to say whose it is.
+        result.map_err(|error| {
+            let error = error.context(&runner.label);
+            lock(&runner.failed).get_or_insert_with(|| error.clone());
+            error
+        })
     }
 }
 

@@ -218,6 +218,18 @@ fn detect_vendor(env: &Env, sections: &mut Vec<Section>) -> ProcessVendor {
             }
         }
     }
+    for vendor in vendor::VENDORS {
+        for of in [OverrideOf::Driver, OverrideOf::Library] {
+            let name = config::override_name(vendor.key, of);
+            if env.get(&name).is_some_and(|value| !value.is_empty()) {
+                log::warn!(
+                    "{name} is set, but no device of {} can be used: {}",
+                    vendor.key,
+                    reasons.join("; ")
+                );
+            }
+        }
+    }
     let how = format!(
         "no accelerator can be used, host tier ({})",
         reasons.join("; ")

@@ -1,6 +1,7 @@
 //! Memory that several processes of one host share, without a name that could be left behind.
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
+use crate::sys::net::above_standard;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -38,7 +39,9 @@ impl Segment {
             return Err(fail("creating", io::Error::last_os_error()));
         }
         // SAFETY: memfd_create has just returned this descriptor, and nobody else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = above_standard(unsafe { OwnedFd::from_raw_fd(fd) })
+            .map_err(|error| fail("creating", error))?;
+        within_file_limit(len)?;
         let size = libc::off_t::try_from(len).map_err(|_| {
             Error::invalid_argument(format!("{len} bytes of shared memory are too many"))
         })?;
@@ -121,6 +124,28 @@ impl Drop for Segment {
             libc::munmap(self.base.as_ptr().cast(), self.len);
         }
     }
+}
+
+/// A limit on the size of files holds for shared memory too, and exceeding it is a signal that ends
+/// the process.
+fn within_file_limit(len: usize) -> Result<()> {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the answer goes to a live local.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    if known && limit.rlim_cur != libc::RLIM_INFINITY && limit.rlim_cur < len as libc::rlim_t {
+        return Err(Error::new(
+            Code::SystemError,
+            format!(
+                "{len} bytes of shared memory are needed, but the limit on the size of files, which \
+                 holds for it, is {} bytes (ulimit -f)",
+                limit.rlim_cur
+            ),
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,8 +1,42 @@
 //! Sockets beyond the standard library: poll, interfaces, keepalive.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
+
+/// The same descriptor, or a duplicate above the three standard ones: a program that was started
+/// with those closed would else write its output into our sockets.
+pub(crate) fn above_standard(fd: OwnedFd) -> std::io::Result<OwnedFd> {
+    if fd.as_raw_fd() > libc::STDERR_FILENO {
+        return Ok(fd);
+    }
+    // SAFETY: the descriptor is open; the call takes integers and returns a new one or -1.
+    let duplicate = unsafe {
+        libc::fcntl(
+            fd.as_raw_fd(),
+            libc::F_DUPFD_CLOEXEC,
+            libc::STDERR_FILENO + 1,
+        )
+    };
+    if duplicate < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor, and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(duplicate) })
+}
+
+/// Connections that may wait to be accepted: enough for all ranks of a large communicator at once.
+const BACKLOG: libc::c_int = 4096;
+
+/// A listening socket with room for many connections at once.
+pub(crate) fn listen(address: IpAddr) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind((address, 0))?;
+    // SAFETY: an open, bound socket; calling listen again only changes its backlog.
+    if unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    above_standard(listener.into()).map(TcpListener::from)
+}
 
 /// One descriptor to wait for and what became of it.
 pub(crate) struct PollEntry {

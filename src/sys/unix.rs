@@ -4,6 +4,7 @@
 //! that can meet under one can share memory, and nothing is left behind when they are killed.
 
 use crate::error::{Code, Error, Result};
+use crate::sys::net::above_standard;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -19,6 +20,8 @@ struct Control([u8; 64]);
 pub(crate) fn listen(name: &[u8]) -> Result<UnixListener> {
     let listener = SocketAddr::from_abstract_name(name)
         .and_then(|address| UnixListener::bind_addr(&address))
+        .and_then(|listener| above_standard(listener.into()))
+        .map(UnixListener::from)
         .map_err(|error| Error::system("listening on an abstract unix socket", error))?;
     listener
         .set_nonblocking(true)
@@ -30,7 +33,11 @@ pub(crate) fn listen(name: &[u8]) -> Result<UnixListener> {
 pub(crate) fn accept(listener: &UnixListener, deadline: Instant) -> Result<UnixStream> {
     loop {
         match listener.accept() {
-            Ok((stream, _)) => return Ok(stream),
+            Ok((stream, _)) => {
+                return above_standard(stream.into())
+                    .map(UnixStream::from)
+                    .map_err(|error| Error::system("accepting a unix connection", error));
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 poll(
@@ -53,7 +60,11 @@ pub(crate) fn connect(name: &[u8], deadline: Instant) -> Result<UnixStream> {
         SocketAddr::from_abstract_name(name).map_err(|error| Error::system(WHAT, error))?;
     loop {
         match UnixStream::connect_addr(&address) {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => {
+                return above_standard(stream.into())
+                    .map(UnixStream::from)
+                    .map_err(|error| Error::system(WHAT, error));
+            }
             Err(error)
                 if matches!(
                     error.kind(),
@@ -172,6 +183,8 @@ pub(crate) fn recv_fd(socket: BorrowedFd<'_>, deadline: Instant) -> Result<Owned
         // SAFETY: `header` is a header of `message`.
         header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
     }
+    let first = first.map(above_standard).transpose();
+    let first = first.map_err(|error| Error::system(WHAT, error))?;
     first.ok_or_else(|| {
         let hint = if message.msg_flags & libc::MSG_CTRUNC != 0 {
             "it was cut off: too many open descriptors?"

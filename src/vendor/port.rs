@@ -100,6 +100,10 @@ impl NativePort {
         let library = self.library();
         match library.vendor.meaning(result) {
             Meaning::Code(Code::InProgress) => None,
+            _ if self.comm().is_null() => Some(Error::new(
+                Code::Aborted,
+                "the communicator was aborted during the call",
+            )),
             _ => Some(library.failed(kind.name(), result, self.comm())),
         }
     }

@@ -282,7 +282,8 @@ impl Report {
         };
         format!(
             "# average bus bandwidth {:.3} GB/s, {wrong}, {:.1} s",
-            self.average_bus_bandwidth(),
+            // No rows give -0, an empty sum.
+            self.average_bus_bandwidth().abs(),
             self.seconds
         )
     }

@@ -25,6 +25,7 @@ pub(super) fn host(
     channel: &mut Channel,
     infos: &[RankInfo],
     patience: &Patience,
+    code: &mut Code,
 ) -> Result<std::result::Result<Backend, String>> {
     let elsewhere: Vec<u32> = (0..comm.nranks())
         .filter(|r| infos[*r as usize].machine != infos[0].machine)
@@ -38,7 +39,10 @@ pub(super) fn host(
     }
     let bytes = match ShmEngine::segment_bytes(comm.nranks()) {
         Ok(bytes) => bytes,
-        Err(error) => return Ok(Err(error.text().to_owned())),
+        Err(error) => {
+            *code = error.code();
+            return Ok(Err(error.text().to_owned()));
+        }
     };
     // Rank 0 makes the segment and says under which name it can be had.
     let mut made = None;
@@ -62,9 +66,10 @@ pub(super) fn host(
     };
     let offers = channel.allgather("the offer of shared memory", &writer.0, patience)?;
     let mut reader = Reader(&offers[0]);
-    let refused = reader.u32() != Some(0);
+    let offer_code = reader.u32().unwrap_or(Code::InternalError as u32);
     let name = reader.bytes().unwrap_or_default().to_vec();
-    if refused {
+    if offer_code != 0 {
+        *code = Code::from_raw(offer_code as i32).unwrap_or(Code::InternalError);
         return Ok(Err(format!("rank 0: {}", String::from_utf8_lossy(&name))));
     }
 
@@ -109,6 +114,14 @@ pub(super) fn host(
         patience,
     )?;
     let texts = vote_texts(&votes);
+    let failed = votes
+        .iter()
+        .flatten()
+        .map(|v| vote_code(v))
+        .find(|c| *c != 0);
+    if let Some(first) = failed {
+        *code = Code::from_raw(first as i32).unwrap_or(Code::InternalError);
+    }
     if let Some(reasons) = agree::reasons(infos, texts.iter().map(String::as_str)) {
         return Ok(Err(reasons));
     }

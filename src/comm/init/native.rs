@@ -64,28 +64,18 @@ pub(super) fn native(
     code: &mut Code,
 ) -> Result<std::result::Result<Backend, String>> {
     let opened = load::process_library();
-    let mut vote = ProbeVote {
-        reason: String::new(),
-        version: 0,
-        path: String::new(),
-        id: Vec::new(),
+    let vote = probe(comm, spec, &opened)?;
+    let mut ready = || match vote.try_take() {
+        Ok(vote) => Some(vote.encode()),
+        Err(Nothing::Late) => None,
+        Err(Nothing::Gone) => Some(Vec::new()),
     };
-    match &opened {
-        Err(error) => vote.reason = error.text().to_owned(),
-        Ok(library) => {
-            vote.version = library.version.map_or(0, |v| v.nccl_code() as i32);
-            vote.path = library.path().display().to_string();
-            // Several ids of ours mean several roots of the vendor's, one on each of the first ranks.
-            if (comm.rank() as usize) < roots(spec, library) {
-                match library.unique_id() {
-                    Ok(id) => vote.id = id,
-                    Err(error) => vote.reason = error.text().to_owned(),
-                }
-            }
-        }
-    }
-    let votes = channel.allgather("the vote on the vendor's library", &vote.encode(), patience)?;
-    let votes: Option<Vec<ProbeVote>> = votes.iter().map(|v| ProbeVote::decode(v)).collect();
+    let phase = "the vote on the vendor's library";
+    let votes = channel.allgather_when(phase, &mut ready, &|_| false, patience)?;
+    let votes: Option<Vec<ProbeVote>> = votes
+        .iter()
+        .map(|v| ProbeVote::decode(v.as_deref()?))
+        .collect();
     let votes = votes.ok_or_else(|| Error::internal("a rank's vote can't be read"))?;
     match agree::after_probe(infos, &votes) {
         Verdict::Go => {}
@@ -135,6 +125,47 @@ pub(super) fn native(
             "the vendor's communicator is not there after a good vote",
         )),
     }
+}
+
+/// This rank's vote on the vendor's library. The vendor's id is made on a thread of its own, since
+/// no call of the vendor's may hold up our deadline.
+fn probe(
+    comm: &Comm,
+    spec: &Spec,
+    opened: &Result<&'static Library>,
+) -> Result<Receiver<ProbeVote>> {
+    let (sender, vote) = queue();
+    let mut own = ProbeVote {
+        reason: String::new(),
+        version: 0,
+        path: String::new(),
+        id: Vec::new(),
+    };
+    match opened {
+        Err(error) => own.reason = error.text().to_owned(),
+        Ok(library) => {
+            own.version = library.version.map_or(0, |v| v.nccl_code() as i32);
+            own.path = library.path().display().to_string();
+            // Several ids of ours mean several roots of the vendor's, one on each of the first ranks.
+            if (comm.rank() as usize) < roots(spec, library) {
+                let library: &'static Library = library;
+                let work = move || {
+                    match library.unique_id() {
+                        Ok(id) => own.id = id,
+                        Err(error) => own.reason = error.text().to_owned(),
+                    }
+                    let _ = sender.send(own);
+                };
+                std::thread::Builder::new()
+                    .name("flagos-vendor".into())
+                    .spawn(work)
+                    .map_err(|e| Error::system("no thread for the vendor's id", e))?;
+                return Ok(vote);
+            }
+        }
+    }
+    let _ = sender.send(own);
+    Ok(vote)
 }
 
 /// How many of the vendor's roots an init has.

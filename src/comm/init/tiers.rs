@@ -11,6 +11,7 @@ use crate::control::channel::Channel;
 use crate::control::patience::Patience;
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 /// From the first connection to a tier that all ranks agreed on.
@@ -57,7 +58,9 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
                 Tier::Native => {
                     native::native(comm, spec, &mut channel, &infos, patience, &mut code)?
                 }
-                Tier::Host => host::host(comm, &id.secret, &mut channel, &infos, patience)?,
+                Tier::Host => {
+                    host::host(comm, &id.secret, &mut channel, &infos, patience, &mut code)?
+                }
                 Tier::Flagcx => Err(String::from("FlagCX is not driven by this version")),
             },
             Verdict::Decline(reason) => Err(reason),
@@ -72,6 +75,7 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
                     backend,
                     infos,
                     failed: FirstFailure::default(),
+                    finalized: AtomicBool::new(false),
                     collective: Mutex::new(()),
                     secret: id.secret,
                 });
