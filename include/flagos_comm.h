@@ -88,7 +88,7 @@ typedef enum {
     flagosUnhandledDeviceError = 1,
     /** The operating system refused something: memory, sockets, files. */
     flagosSystemError = 2,
-    /** A fault of this library. */
+    /** A fault of this library, or of the vendor's where the text names one of its functions. */
     flagosInternalError = 3,
     /** An argument is outside what the function accepts. */
     flagosInvalidArgument = 4,
@@ -754,8 +754,8 @@ flagosResult_t flagosSetLogCallback(flagosLogCallback_t callback, void *user);
  * process. Call it on one rank and give the id to all ranks by any means.
  *
  * The process must live until all ranks have joined. The id serves one communicator. It touches
- * neither a driver nor a vendor's library, and costs one descriptor until the communicator is made
- * or the init deadline passes.
+ * neither a driver nor a vendor's library. It costs one descriptor and one small thread until the
+ * communicator is made; an id that nobody uses is given up after ten times the init deadline.
  *
  * @param id  receives 256 bytes; all zero on failure. Not NULL.
  *

@@ -9,7 +9,7 @@ pub enum Code {
     UnhandledDeviceError = 1,
     /// The operating system refused something: memory, sockets, files.
     SystemError = 2,
-    /// A fault of this library. Please report it.
+    /// A fault of this library (please report it), or of the vendor's where the text names one of its functions.
     InternalError = 3,
     /// An argument is outside what the function accepts.
     InvalidArgument = 4,

@@ -39,8 +39,8 @@ fn ranks(number: c_int, parameter: &str) -> Result<usize> {
 /// process. Call it on one rank and give the id to all ranks by any means.
 ///
 /// The process must live until all ranks have joined. The id serves one communicator. It touches
-/// neither a driver nor a vendor's library, and costs one descriptor until the communicator is made
-/// or the init deadline passes.
+/// neither a driver nor a vendor's library. It costs one descriptor and one small thread until the
+/// communicator is made; an id that nobody uses is given up after ten times the init deadline.
 ///
 /// @param id  receives 256 bytes; all zero on failure. Not NULL.
 ///
