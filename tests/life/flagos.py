@@ -40,6 +40,7 @@ for _name, _arguments in {
     "CommInitRankConfig": [_p, _i, _p, _i, _p], "CommInitAll": [_p, _i, _p], "CommDestroy": [_p], "CommAbort": [_p],
     "CommFinalize": [_p], "CommCount": [_p, _p], "CommUserRank": [_p, _p], "CommGetAsyncError": [_p, _p],
     "CommSplit": [_p, _i, _i, _p, _p], "CommShrink": [_p, _p, _i, _p, _p, _i], "CommRevoke": [_p, _i],
+    "CommWindowRegister": [_p, _p, _n, _p, _i],
     "AllReduce": [_p, _p, _n, _i, _i, _p, _p], "Broadcast": [_p, _p, _n, _i, _i, _p, _p],
     "Send": [_p, _n, _i, _i, _p, _p], "Recv": [_p, _n, _i, _i, _p, _p], "Barrier": [_p, _p],
     "Reduce": [_p, _p, _n, _i, _i, _i, _p, _p],

@@ -144,6 +144,70 @@ static void abort_a_waiter(void)
     IS(flagosInvalidArgument, flagosAllReduce(NULL, NULL, 0, flagosInt32, flagosSum, comm, NULL));
 }
 
+/* Abort while the vendor's collective hangs inside the call itself. */
+static atomic_int inside_gave;
+
+static void is_inside(void)
+{
+    OK(flagosSetDevice(my_rank));
+    int *data = device_memory(COUNT * sizeof(int));
+    inside_gave = flagosAllReduce(data, data, COUNT, flagosInt32, flagosSum, comm, NULL);
+    if (inside_gave != flagosAborted)
+        fprintf(stderr, "the collective said: %s\n", ERROR());
+}
+
+static void abort_a_call(void)
+{
+    two_id = shared_id(0);
+    comm = join(my_rank, n_ranks, &two_id);
+    inside_gave = -1;
+    pthread_t thread = beside(is_inside);
+    sleep_ms(300); /* into the vendor's call, which the log shows */
+    double start = now();
+    if (my_rank == 1) {
+        /* Is told by the other's abort, and then aborts as well. */
+        int state = 0;
+        while (state == 0 && now() - start < 10) {
+            OK(flagosCommGetAsyncError(comm, &state));
+            sleep_ms(10);
+        }
+        CHECK(state == flagosRemoteError || state == flagosAborted);
+        start = now();
+    } else {
+        EQUAL(inside_gave, -1);
+    }
+    OK(flagosCommAbort(comm));
+    pthread_join(thread, NULL);
+    CHECK(now() - start < 2);
+    CHECK(inside_gave == flagosAborted || (my_rank == 1 && inside_gave == flagosRemoteError));
+    exit(0);
+}
+
+/* The vendor's init or finalize hangs on some rank: all ranks time out. */
+static void init_times_out(void)
+{
+    flagosUniqueId id = shared_id(0);
+    OK(flagosSetDevice(my_rank));
+    double start = now();
+    IS(flagosTimeout, flagosCommInitRank(&comm, n_ranks, &id, my_rank));
+    CHECK(!comm && now() - start < 5);
+    exit(0);
+}
+
+static void finalize_times_out(void)
+{
+    flagosUniqueId id = shared_id(0);
+    comm = join(my_rank, n_ranks, &id);
+    all_reduce_works(comm, my_rank, n_ranks);
+    double start = now();
+    IS(flagosTimeout, flagosCommFinalize(comm));
+    CHECK(now() - start < 5);
+    start = now();
+    flagosCommDestroy(comm);
+    CHECK(now() - start < 5);
+    exit(0);
+}
+
 /* Abort while the vendor's init hangs: the handle is there from the start. */
 static void abort_an_init(void)
 {
@@ -218,6 +282,7 @@ int main(int argc, char **argv)
         {"peer_is_gone", peer_is_gone}, {"exit_without_destroy", exit_without_destroy},
         {"quick_exit_without_destroy", quick_exit_without_destroy}, {"exit_inside", exit_inside},
         {"abort_a_waiter", abort_a_waiter}, {"abort_an_init", abort_an_init},
+        {"abort_a_call", abort_a_call}, {"init_times_out", init_times_out}, {"finalize_times_out", finalize_times_out},
         {"abort_frees_the_peer", abort_frees_the_peer}, {"peer_never_arrives", peer_never_arrives}, {0, 0},
     };
     return scenarios(argc, argv, list);

@@ -4,13 +4,27 @@
 use flagos_comm_capi_tests::{have, library, root, run};
 use std::process::Command;
 
+/// The files with the scenarios.
+const FILES: [&str; 2] = ["life.py", "edges.py"];
+
+/// The code of a file of scenarios.
+fn code(file: &str) -> String {
+    std::fs::read_to_string(root().join("tests/life").join(file)).expect("a file of scenarios")
+}
+
+/// Runs a scenario of whichever file has it.
 fn scenario(name: &str, cycles: u32) {
     if !have("python3") {
         return;
     }
+    let definition = format!("@scenario\ndef {name}():");
+    let file = FILES
+        .into_iter()
+        .find(|f| code(f).contains(&definition))
+        .unwrap_or_else(|| panic!("no scenario {name}"));
     run(Command::new("timeout")
         .args(["-k", "5", "200", "python3"])
-        .arg(root().join("tests/life/life.py"))
+        .arg(root().join("tests/life").join(file))
         .arg(name)
         .env("FLAGOSCOMM_TEST_LIBRARY", library())
         .env("FLAGOSCOMM_TEST_CYCLES", cycles.to_string())
@@ -30,7 +44,7 @@ macro_rules! scenarios {
         /// No scenario is forgotten here.
         #[test]
         fn every_scenario_is_a_test() {
-            let code = std::fs::read_to_string(root().join("tests/life/life.py")).expect("life.py");
+            let code = FILES.map(code).concat();
             let mut lines = code.lines();
             while let Some(line) = lines.next() {
                 if line != "@scenario" {
@@ -85,6 +99,14 @@ scenarios! {
     threads_and_processes_as_ranks_of_one_communicator
     calls_that_differ_are_an_error_on_every_rank
     the_cost_of_init
+    after_finalize_there_is_destroy_only
+    control_calls_that_differ_are_an_error_on_both_ranks
+    a_program_without_standard_streams_works
+    a_limit_on_the_size_of_files_is_an_error_and_no_signal
+    no_descriptor_left_is_a_system_error
+    very_many_ranks_in_one_process_are_refused
+    a_deadline_that_has_passed_at_once_is_a_timeout
+    ranks_that_wait_hear_that_the_rendezvous_has_died
 }
 
 #[test]

@@ -68,6 +68,40 @@ fn abort_frees_a_waiting_thread() {
         .ok();
 }
 
+/// LC-3: the vendor's collective hangs inside the call: the call under way says that it was aborted.
+#[test]
+fn abort_ends_a_collective_inside_the_vendor() {
+    for ranks in [1, 2] {
+        let outcome = scenario("life", "abort_a_call")
+            .ranks(ranks)
+            .env("FAKE_HANG", "ncclAllReduce")
+            .ok();
+        let calls = outcome.calls("ncclAllReduce");
+        let inside = calls.iter().filter(|c| c.result.is_none()).count();
+        assert_eq!(inside, ranks, "not inside: {calls:?}");
+    }
+}
+
+fn times_out_on_both_ranks(name: &'static str, hangs: &str) {
+    scenario("life", name)
+        .ranks(2)
+        .env("FLAGOSCOMM_TIMEOUT", "1")
+        .env("FAKE_HANG", hangs)
+        .ok();
+}
+
+/// HG-1: the making of the vendor's id hangs on rank 0: all ranks time out.
+#[test]
+fn a_vendors_id_that_is_never_made_times_out_everywhere() {
+    times_out_on_both_ranks("init_times_out", "ncclGetUniqueId");
+}
+
+/// HG-1: the vendor's finalize hangs: all ranks time out.
+#[test]
+fn a_vendors_finalize_that_hangs_times_out_everywhere() {
+    times_out_on_both_ranks("finalize_times_out", "ncclCommFinalize");
+}
+
 /// LC-3: the vendor's init hangs, on one rank and on two.
 #[test]
 fn abort_ends_an_init_inside_the_vendor() {
