@@ -44,7 +44,8 @@ pub enum Source {
 /// How the run ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The first child that failed, and how.
+    /// The child that failed first, and how. A death by a signal that was not ours counts as
+    /// earlier than an exit code: the others notice it before this process can.
     pub first_failure: Option<(usize, ExitStatus)>,
     /// The signal that ended the run, if it was one that this process got.
     pub signal: Option<i32>,
@@ -199,7 +200,8 @@ impl Family {
         };
         let mut stop: Option<Stop> = None;
         loop {
-            self.reap(&mut outcome)?;
+            let settling = stop.as_ref().is_none_or(|stop| !stop.termed);
+            self.reap(&mut outcome, settling)?;
             if outcome.first_failure.is_some() && stop.is_none() {
                 stop = Some(Stop::settle(self.patience));
             }
@@ -235,8 +237,9 @@ impl Family {
         }
     }
 
-    /// Takes the status of children that have ended, and ends what they left behind.
-    fn reap(&mut self, outcome: &mut Outcome) -> io::Result<()> {
+    /// Takes the status of children that have ended, and ends what they left behind. While
+    /// `settling`, this process has not signalled any of them.
+    fn reap(&mut self, outcome: &mut Outcome, settling: bool) -> io::Result<()> {
         for child in self.children.iter_mut().filter(|c| c.status.is_none()) {
             // SAFETY: zero is a valid siginfo_t, and the calls write into locals.
             unsafe {
@@ -257,7 +260,10 @@ impl Family {
                 let status = ExitStatus::from_raw(status);
                 child.status = Some(status);
                 self.keeper.tell(-child.pid);
-                if !status.success() && outcome.first_failure.is_none() {
+                let earlier = outcome.first_failure.is_none_or(|(_, first)| {
+                    settling && first.signal().is_none() && status.signal().is_some()
+                });
+                if !status.success() && earlier {
                     outcome.first_failure = Some((child.rank, status));
                 }
             }

@@ -460,10 +460,6 @@ fn connect_any(content: &IdContent, patience: &Patience) -> Result<Connection> {
             }
         }
     }
-    if tried.is_empty() {
-        let text = "timed out before the process that made the unique id could be asked";
-        return Err(Error::new(Code::Timeout, text));
-    }
     if refused > 0 && refused == tried.len() {
         return Err(Error::invalid_usage(format!(
             "nobody serves this unique id any more ({}): it was already used, or the process that \
@@ -471,6 +467,14 @@ fn connect_any(content: &IdContent, patience: &Patience) -> Result<Connection> {
              alive until all ranks have joined",
             tried.join("; ")
         )));
+    }
+    if patience.left().is_some_and(|left| left.is_zero()) {
+        let mut text =
+            String::from("timed out before the process that made the unique id could be asked");
+        if !tried.is_empty() {
+            text += &format!(" ({})", tried.join("; "));
+        }
+        return Err(Error::new(Code::Timeout, text));
     }
     Err(Error::new(
         Code::SystemError,

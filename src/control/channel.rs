@@ -190,8 +190,12 @@ impl Channel {
                 Err(e) => tried.push(format!("{address}: {e}")),
             }
         }
-        if tried.is_empty() {
-            let text = "timed out before rank 0 could be asked for a control connection";
+        if patience.left().is_some_and(|left| left.is_zero()) {
+            let mut text =
+                String::from("timed out before rank 0 could be asked for a control connection");
+            if !tried.is_empty() {
+                text += &format!(" ({})", tried.join("; "));
+            }
             return Err(Error::new(Code::Timeout, text));
         }
         Err(Error::new(

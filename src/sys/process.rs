@@ -15,7 +15,8 @@ impl ProcessWatch {
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
         // SAFETY: the kernel has just given us this descriptor (close-on-exec by definition).
-        let watch = ProcessWatch(unsafe { OwnedFd::from_raw_fd(fd) });
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let watch = ProcessWatch(super::net::above_standard(fd).ok()?);
         (start_time(pid) == Some(started)).then_some(watch)
     }
 

@@ -113,13 +113,13 @@ def link(path):
 
 
 def ours_below_three(when):
-    """No socket and no shared memory of the library may stay one of the three standard descriptors."""
+    """No socket, shared memory or process handle of the library may stay one of the three standard descriptors."""
     for number in range(3):
         path = f"/proc/self/fd/{number}"
         # A new one is there for the moment until it is moved.
         for _ in range(20):
             target = link(path)
-            if "socket" not in target and "memfd" not in target:
+            if not any(kind in target for kind in ("socket", "memfd", "pidfd")):
                 break
             time.sleep(0.005)
         else:

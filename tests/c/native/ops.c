@@ -392,7 +392,7 @@ static void shrink_body(int rank, int n, const flagosUniqueId *id)
     int exclude = getenv("EXCLUDE") ? atoi(getenv("EXCLUDE")) : 0;
     int flags = getenv("ABORT") ? FLAGOS_SHRINK_ABORT : FLAGOS_SHRINK_DEFAULT;
     if (rank == exclude) {
-        IS(flagosInvalidUsage, flagosCommShrink(comm, &exclude, 1, &small, NULL, flags));
+        IS(flagosInvalidArgument, flagosCommShrink(comm, &exclude, 1, &small, NULL, flags));
         if (getenv("REVOKE"))
             OK(flagosCommAbort(comm));
         together();
