@@ -300,6 +300,13 @@ impl PerfArgs {
                 self.dtype.as_deref().unwrap_or_default()
             ));
         }
+        if matches!(self.in_place, InPlace::In) && !operations.iter().any(|op| op.in_place()) {
+            let names: Vec<_> = operations.iter().map(|op| op.name()).collect();
+            return Err(format!(
+                "--in-place in: {} has no in-place form",
+                names.join(", ")
+            ));
+        }
         Ok(Work {
             operations,
             sizes: self.sizes()?,

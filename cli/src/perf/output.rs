@@ -12,6 +12,8 @@ pub struct Output {
     speaks: bool,
     bar: Option<ProgressBar>,
     details: Vec<String>,
+    /// The reader of stdout went away.
+    closed: bool,
 }
 
 impl Output {
@@ -21,6 +23,7 @@ impl Output {
             speaks,
             bar: None,
             details: Vec::new(),
+            closed: false,
         }
     }
 
@@ -60,9 +63,9 @@ impl Output {
     /// A line of the table.
     ///
     /// # Errors
-    /// If stdout can't take it. A reader that went away ends the run quietly.
-    pub fn line(&self, text: &str) -> Result<(), String> {
-        if !self.speaks {
+    /// If stdout can't take it. That its reader went away is no error: see [`Output::closed`].
+    pub fn line(&mut self, text: &str) -> Result<(), String> {
+        if !self.speaks || self.closed {
             return Ok(());
         }
         let written = self.around_the_bar(|| {
@@ -70,9 +73,17 @@ impl Output {
             writeln!(out, "{text}").and_then(|()| out.flush())
         });
         match written {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => crate::sys::exit_now(0),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(())
+            }
             other => other.map_err(|error| format!("can't write the table: {error}")),
         }
+    }
+
+    /// Whether nobody reads the table any more.
+    pub fn closed(&self) -> bool {
+        self.closed
     }
 
     /// A line about a wrong value.

@@ -33,6 +33,10 @@ fn nonsense_is_refused_in_words() {
             vec!["perf", "all_reduce", "-d", "float8e4m3"],
             "moved but not reduced",
         ),
+        (
+            vec!["perf", "sendrecv", "barrier", "--in-place", "in"],
+            "sendrecv, barrier has no in-place form",
+        ),
         (vec!["perf", "--lib", "/nowhere/lib.so"], "no such file"),
         (
             vec!["perf", "--json", "/nowhere/x.json"],

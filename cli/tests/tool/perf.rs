@@ -346,6 +346,30 @@ fn a_rank_that_dies_ends_the_run() {
 }
 
 #[test]
+fn a_reader_that_goes_away_ends_the_run_quietly() {
+    // More rows than could be measured while the test waits.
+    let rows = ["-b", "8", "-e", "64M", "-i", "8K", "-n", "1", "-w", "0"];
+    for how in [&["--ranks", "2"][..], &["--ranks", "2", "--threads"]] {
+        let mut child = tool()
+            .args(["perf", "all_reduce", "--tiers", "host"])
+            .args(how)
+            .args(rows)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the tool starts");
+        let mut out = std::io::BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut out, &mut line).expect("readable");
+        drop(out);
+        let started = Instant::now();
+        let ran = Ran::from(child.wait_with_output().expect("waitable"));
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{how:?}");
+        assert!(started.elapsed() < Duration::from_secs(30), "{how:?}");
+    }
+}
+
+#[test]
 fn no_rank_outlives_the_tool() {
     let mark = format!("tool-dies-{}", std::process::id());
     let mut child = endless(&mark);
