@@ -60,7 +60,13 @@ __attribute__((format(printf, 2, 3))) static ncclResult_t fail(ncclResult_t code
     va_list ap;
     va_start(ap, fmt);
     pthread_mutex_lock(&error_mu);
-    vsnprintf(last_error, sizeof last_error, fmt, ap);
+    /* vsnprintf empties its buffer first; a reader on another thread must not see that. */
+    char text[sizeof last_error];
+    int length = vsnprintf(text, sizeof text, fmt, ap);
+    if (length >= (int)sizeof text)
+        length = sizeof text - 1;
+    if (length >= 0)
+        memcpy(last_error, text, length + 1);
     pthread_mutex_unlock(&error_mu);
     va_end(ap);
     return code;
