@@ -8,7 +8,13 @@
 #include "knobs.h"
 #include <dlfcn.h>
 
+#ifndef PUBLIC
 #define PUBLIC __attribute__((visibility("default")))
+#endif
+/* The library that holds the state of the machine. */
+#ifndef FAKE_MACHINE
+#define FAKE_MACHINE "libcuda.so.1"
+#endif
 
 _Static_assert(sizeof(cudaPointerAttributes) == (FAKE_CUDART_MAJOR >= 13 ? 88 : 24), "as in the real header");
 
@@ -19,7 +25,7 @@ static _Thread_local int t_last;
 
 static void open_core(void)
 {
-    void *h = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *h = dlopen(FAKE_MACHINE, RTLD_NOW | RTLD_LOCAL);
     const struct fk_core *(*table)(void) = NULL;
     if (h)
         *(void **)&table = dlsym(h, "fake_driver_table");

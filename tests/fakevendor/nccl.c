@@ -17,7 +17,13 @@
 #ifndef FAKE_NCCL_VERSION_DEFAULT
 #define FAKE_NCCL_VERSION_DEFAULT 23203
 #endif
+#ifndef PUBLIC
 #define PUBLIC __attribute__((visibility("default")))
+#endif
+/* The library that holds the state of the machine. */
+#ifndef FAKE_MACHINE
+#define FAKE_MACHINE "libcuda.so.1"
+#endif
 #define MAGIC 0x6c63636e656b6146ull
 #define CHUNK ((size_t)256 << 10)
 
@@ -26,7 +32,7 @@ static pthread_once_t core_once = PTHREAD_ONCE_INIT;
 
 static void open_core(void)
 {
-    void *h = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *h = dlopen(FAKE_MACHINE, RTLD_NOW | RTLD_LOCAL);
     const struct fk_core *(*table)(void) = NULL;
     if (h)
         *(void **)&table = dlsym(h, "fake_driver_table");
