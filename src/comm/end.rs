@@ -12,7 +12,7 @@ use crate::ops::{CLOSED, Call, FINALIZED, lock};
 use crate::sys::handoff::{Nothing, queue};
 use crate::sys::turnstile::Turn;
 use crate::types::OpKind;
-use crate::vendor::nccl::Progress;
+use crate::vendor::library::Progress;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -557,7 +557,7 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
                 Some(DeviceMode::Guard) => DevicePolicy::Guard,
                 Some(DeviceMode::Error) => DevicePolicy::Error,
                 Some(DeviceMode::Trust) => DevicePolicy::Trust,
-                None if native.library().vendor.quirks.needs_device => DevicePolicy::Guard,
+                None if native.library().row.quirks.needs_device => DevicePolicy::Guard,
                 None => DevicePolicy::Trust,
             };
             let driver = load::process_driver()?

@@ -80,6 +80,8 @@ pub(crate) struct Spec {
     pub(crate) wheels: &'static [&'static str],
     /// Further folders.
     pub(crate) roots: &'static [Root],
+    /// The further folders come before the loader's own search.
+    pub(crate) roots_first: bool,
 }
 
 /// A name for the loader, or a file.
@@ -154,14 +156,15 @@ pub(crate) fn candidates(env: &Env, facts: &Facts, spec: &Spec) -> Vec<Candidate
         ));
     }
     // Rule 13.
-    for soname in spec.sonames {
-        list.push(Candidate::name(
-            Source::Soname,
-            soname,
-            "the loader's own search",
-        ));
+    let names = spec.sonames.iter();
+    let names = names.map(|soname| Candidate::name(Source::Soname, soname, "the loader's own search"));
+    if spec.roots_first {
+        list.extend(by_folder(env, facts, spec));
+        list.extend(names);
+    } else {
+        list.extend(names);
+        list.extend(by_folder(env, facts, spec));
     }
-    list.extend(by_folder(env, facts, spec));
     dedup(list)
 }
 
@@ -365,10 +368,6 @@ pub(crate) fn choose(value: Option<&str>) -> Result<Choice> {
     match vendor::by_name(&folded) {
         Some(Named::Row(vendor)) => Ok(Choice::Vendor(vendor)),
         Some(Named::NoCollectives(key)) => Ok(Choice::Host(key)),
-        Some(Named::NotBuilt(key)) => Err(Error::not_supported(format!(
-            "GEMS_VENDOR={value:?} names the vendor {key}, which this build of flagos-comm knows \
-             but doesn't drive yet; unset it to detect another vendor"
-        ))),
         None => Err(Error::invalid_argument(format!(
             "GEMS_VENDOR={value:?} is not a vendor that flagos-comm knows; known names: {}; \
              unset it to detect the vendor",
@@ -402,7 +401,8 @@ impl Evidence {
 /// The vendors to look at if none is named, best evidence first (rule 5).
 pub(crate) fn detect(facts: &Facts) -> Vec<(&'static Vendor, Evidence)> {
     let mut list: Vec<(&'static Vendor, Evidence)> = Vec::new();
-    for vendor in vendor::VENDORS {
+    let seen = || vendor::VENDORS.iter().filter(|v| !v.only_named);
+    for vendor in seen() {
         let low = vendor.driver.low.map_or(&[] as &[&str], |low| low.sonames);
         let mapped = mapped_copies(facts, vendor.driver.sonames)
             .into_iter()
@@ -412,7 +412,7 @@ pub(crate) fn detect(facts: &Facts) -> Vec<(&'static Vendor, Evidence)> {
             list.push((vendor, Evidence::Mapped(path)));
         }
     }
-    for vendor in vendor::VENDORS {
+    for vendor in seen() {
         if list.iter().all(|(v, _)| v.key != vendor.key) {
             let node = facts
                 .nodes
@@ -423,7 +423,7 @@ pub(crate) fn detect(facts: &Facts) -> Vec<(&'static Vendor, Evidence)> {
             }
         }
     }
-    for vendor in vendor::VENDORS {
+    for vendor in seen() {
         if list.iter().all(|(v, _)| v.key != vendor.key) {
             list.push((vendor, Evidence::Soname));
         }
@@ -442,6 +442,7 @@ mod tests {
         sonames: &["libnccl.so.2", "libnccl.so"],
         wheels: &["nvidia/nccl/lib"],
         roots: &[Root::Env("CUDA_HOME", "lib64"), Root::Folder("/roots/lib")],
+        roots_first: false,
     };
 
     fn facts(mapped: &[&str]) -> Facts {

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::config::{self, OverrideOf};
 use crate::device::Driver;
 use crate::sys::per_process::PerProcess;
-use crate::vendor::nccl::Library;
-use crate::vendor::{self, Vendor};
+use crate::vendor::Library;
+use crate::vendor::{self, Ccl, Vendor};
 use crate::{Error, Result};
 use discover::{Choice, Env, Evidence, Facts, Spec};
 use open::Search;
@@ -52,6 +52,7 @@ struct Decision {
 
 static DECISION: PerProcess<Decision> = PerProcess::new();
 static LIBRARY: PerProcess<(Result<Library>, Vec<Section>)> = PerProcess::new();
+static FLAGCX: PerProcess<(Result<Library>, Vec<Section>)> = PerProcess::new();
 
 /// The vendor of this process. The first call decides: it looks at the environment and asks the
 /// driver for devices. The decision, an error too, stays for the process. A forked child decides
@@ -86,12 +87,30 @@ pub(crate) fn process_library() -> Result<&'static Library> {
     let (result, _) = LIBRARY.get_or_init(|| {
         let mut sections = Vec::new();
         let result = match chosen.vendor {
-            Some(vendor) => open_library(vendor, chosen.named, &mut sections),
+            Some(vendor) => {
+                let whose = match chosen.named {
+                    true => format!("GEMS_VENDOR names {}, but ", vendor.key),
+                    false => format!("there is a driver of {}, but ", vendor.key),
+                };
+                open_library(&vendor.ccl, &whose, log::Level::Warn, &mut sections)
+            }
             None => Err(Error::not_supported(format!(
                 "there is no vendor's collective library: {}",
                 chosen.how
             ))),
         };
+        (result, sections)
+    });
+    result.as_ref().map_err(Error::clone)
+}
+
+/// FlagCX as a library. The first call opens it; the result, an error too, stays for the process.
+pub(crate) fn process_flagcx() -> Result<&'static Library> {
+    let (result, _) = FLAGCX.get_or_init(|| {
+        let mut sections = Vec::new();
+        let row = &vendor::FLAGCX;
+        // Nobody has asked for it by name.
+        let result = open_library(row, "", log::Level::Info, &mut sections);
         (result, sections)
     });
     result.as_ref().map_err(Error::clone)
@@ -120,8 +139,10 @@ pub(crate) fn report() -> LoadReport {
         };
         report.sections.extend(decision.sections.iter().cloned());
     }
-    if let Some((_, sections)) = LIBRARY.get() {
-        report.sections.extend(sections.iter().cloned());
+    for opened in [&LIBRARY, &FLAGCX] {
+        if let Some((_, sections)) = opened.get() {
+            report.sections.extend(sections.iter().cloned());
+        }
     }
     report
 }
@@ -292,6 +313,7 @@ fn open_driver(
         sonames: row.sonames,
         wheels: row.wheels,
         roots: row.roots,
+        roots_first: false,
     };
     let mut section = Section::new(row.title, vendor.key);
     let fingerprint = format!("{}GetDevice", row.prefix);
@@ -337,47 +359,47 @@ fn open_driver(
 }
 
 fn open_library(
-    vendor: &'static Vendor,
-    named: bool,
+    row: &'static Ccl,
+    whose: &str,
+    level: log::Level,
     sections: &mut Vec<Section>,
 ) -> Result<Library> {
     let env = DECISION
         .get()
         .map_or_else(Env::of_process, |decision| decision.env.clone());
     let spec = Spec {
-        key: vendor.key,
+        key: row.key,
         of: OverrideOf::Library,
-        sonames: vendor.sonames,
-        wheels: vendor.wheels,
-        roots: vendor.roots,
+        sonames: row.sonames,
+        wheels: row.wheels,
+        roots: row.roots,
+        roots_first: row.roots_first,
     };
-    let mut section = Section::new(vendor.title, vendor.key);
+    let mut section = Section::new(row.title, row.key);
     let found = search(
         &env,
         &facts(),
         &spec,
-        vendor.fingerprint,
+        row.fingerprint,
         &mut section,
-        &mut |lib| Library::accept(vendor, lib),
+        &mut |lib| Library::accept(row, lib),
     );
     let result = match found {
         Some((lib, library)) => {
-            let (title, version) = (vendor.title, library.version_text());
+            let (title, version) = (row.title, library.version_text());
             log::info!("{title} {version} loaded from {}", lib.path().display());
-            Ok(library)
+            match library.gate() {
+                None => Ok(library),
+                Some(error) => {
+                    log::warn!("{error}");
+                    section.notes.push(error.text().to_string());
+                    Err(error)
+                }
+            }
         }
         None => {
-            let text = format!(
-                "{} can't be loaded; tried: {}",
-                vendor.title,
-                section.tried()
-            );
-            let whose = if named {
-                "GEMS_VENDOR names"
-            } else {
-                "there is a driver of"
-            };
-            log::warn!("{whose} {}, but {text}", vendor.key);
+            let text = format!("{} can't be loaded; tried: {}", row.title, section.tried());
+            log::log!(level, "{whose}{text}");
             Err(Error::not_supported(text))
         }
     };

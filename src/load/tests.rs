@@ -15,7 +15,9 @@ use flagos_comm_testkit::standins::{Broken, CallLog, Standins};
 use super::open::{self, Lib};
 use super::{chosen_driver, process_library, process_vendor, report};
 use crate::device::{CopyKind, Driver, Guard};
-use crate::vendor::nccl::{CommOptions, Knob, Progress, Scalar};
+use crate::vendor::comm::Scalar;
+use crate::vendor::library::Progress;
+use crate::vendor::options::{CommOptions, Knob};
 use crate::{DataType, Error, Result};
 
 const STEPS: &str = "LOAD_TEST_STEPS";

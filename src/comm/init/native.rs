@@ -12,7 +12,10 @@ use crate::device::DeviceWord;
 use crate::error::{Code, Error, Result};
 use crate::load;
 use crate::sys::handoff::{Nothing, Receiver, queue};
-use crate::vendor::nccl::{CommOptions, Knob, Library, Progress, VendorComm};
+use crate::vendor::Library;
+use crate::vendor::comm::VendorComm;
+use crate::vendor::library::Progress;
+use crate::vendor::options::{CommOptions, Knob};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -83,7 +86,7 @@ pub(super) fn native(
         Verdict::Stop(text) => return Err(Error::invalid_usage(text)),
     }
     let library = opened?;
-    let phase = format!("the initialisation of {}", library.vendor.title);
+    let phase = format!("the initialisation of {}", library.row.title);
     let ids = votes
         .into_iter()
         .take(roots(spec, library))
@@ -296,7 +299,7 @@ impl VendorInit {
         Ok(VendorInit {
             result,
             unwanted,
-            title: library.vendor.title,
+            title: library.row.title,
             received: false,
         })
     }

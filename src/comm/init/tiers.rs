@@ -113,7 +113,7 @@ fn say(
             let library = native.library();
             format!(
                 "{} {} ({})",
-                library.vendor.title,
+                library.row.title,
                 library.version_text(),
                 library.path().display()
             )
