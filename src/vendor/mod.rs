@@ -22,6 +22,7 @@ mod hccl;
 mod pccl;
 
 pub(crate) use library::Library;
+pub(crate) use pccl::set_pairs;
 pub(crate) use port::NativePort;
 pub(crate) use rows::{FLAGCX, VENDORS};
 pub(crate) use version::Version;

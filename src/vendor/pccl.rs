@@ -78,7 +78,7 @@ pub(super) fn adapt(
 }
 
 /// Gives a communicator the ids of its pairs, by peer.
-pub(super) fn set_pairs(comm: CommPtr, rank: i32, ids: &[Vec<u8>]) -> Result<()> {
+pub(crate) fn set_pairs(comm: CommPtr, rank: i32, ids: &[Vec<u8>]) -> Result<()> {
     let ids = ids.iter().enumerate().map(|(peer, id)| {
         if peer as i32 == rank {
             return Ok(None);
