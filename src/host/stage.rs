@@ -3,7 +3,7 @@
 
 use super::op::HostOp;
 use crate::device::{CopyKind, Driver, PointerOwner, RawStream};
-use crate::error::Result;
+use crate::error::{Code, Result};
 use crate::types::OpKind;
 use std::ffi::c_void;
 
@@ -101,11 +101,16 @@ fn ranges(op: &HostOp, rank: u32, nranks: u32) -> (Vec<Range>, Vec<Range>) {
     (whole(read), whole(written))
 }
 
+/// Whether a buffer has to be copied to the host. Where the driver can't tell whose memory it is,
+/// the kernel says whether the host can read it: touching device memory would end the process.
 fn on_device(driver: &'static Driver, pointer: *const c_void) -> Result<bool> {
-    Ok(matches!(
-        driver.pointer_owner(pointer)?,
-        PointerOwner::Device(_)
-    ))
+    match driver.pointer_owner(pointer) {
+        Ok(owner) => Ok(matches!(owner, PointerOwner::Device(_))),
+        Err(error) if error.code() == Code::NotSupported => {
+            Ok(!crate::sys::memory::readable(pointer)?)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The operations with every device buffer replaced by a host buffer of ours, and what has to be

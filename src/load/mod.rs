@@ -2,6 +2,7 @@
 
 pub(crate) mod discover;
 pub(crate) mod elf;
+pub(crate) mod numbers;
 pub(crate) mod open;
 pub(crate) mod report;
 pub(crate) mod symbols;
@@ -300,6 +301,11 @@ fn search<T>(
     search.run(discover::candidates(env, facts, spec), section, accept)
 }
 
+/// The numbers that the user gave for a vendor's driver.
+fn numbers(vendor: &'static Vendor) -> Result<numbers::Numbers> {
+    numbers::Numbers::of_vendor(vendor.key, vendor.driver.overridable)
+}
+
 fn open_driver(
     env: &Env,
     facts: &Facts,
@@ -307,6 +313,7 @@ fn open_driver(
     sections: &mut Vec<Section>,
 ) -> Result<Driver> {
     let row = vendor.driver;
+    let numbers = numbers(vendor)?;
     let spec = Spec {
         key: vendor.key,
         of: OverrideOf::Driver,
@@ -318,7 +325,7 @@ fn open_driver(
     let mut section = Section::new(row.title, vendor.key);
     let fingerprint = format!("{}GetDevice", row.prefix);
     let runtime = search(env, facts, &spec, &fingerprint, &mut section, &mut |lib| {
-        Driver::accept_runtime(row, lib)
+        Driver::accept_runtime(row, &numbers, lib)
     });
     let mut tried = section.tried();
     sections.push(section);
@@ -341,7 +348,7 @@ fn open_driver(
             // The variable names the runtime; the driver below it is always the loader's.
             let env = Env::default();
             let found = search(&env, facts, &spec, &fingerprint, &mut section, &mut |lib| {
-                Driver::accept_low(row, low, lib)
+                Driver::accept_low(row, &numbers, low, lib)
             });
             tried = format!("{tried}; {}", section.tried());
             sections.push(section);

@@ -8,6 +8,20 @@ use std::ptr::NonNull;
 use super::open::{Lib, object_of};
 use super::report::Coverage;
 
+/// A function of another library as it is declared here, types in Rust's words. Tests compare it
+/// with the library's C header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Declaration {
+    /// Which library, by a short name.
+    pub(crate) library: &'static str,
+    /// The function's whole name.
+    pub(crate) name: String,
+    /// Its arguments' types.
+    pub(crate) arguments: Vec<&'static str>,
+    /// Its result's type.
+    pub(crate) result: &'static str,
+}
+
 /// Looks functions up and counts them.
 pub(crate) struct Resolver<'a> {
     lib: &'a Lib,
