@@ -294,6 +294,31 @@ const HCCL_IF_IP: Var = Var {
     meaning: "Guides the choice of interface if ours is unset.",
 };
 
+const FLAGCX_PATH: Var = Var {
+    name: "FLAGCX_PATH",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "Where FlagCX is installed or built: its library is in `lib` or `build/lib` below.",
+};
+const HCCL_CONNECT_TIMEOUT: Var = Var {
+    name: "HCCL_CONNECT_TIMEOUT",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "Never set by flagos-comm. Shown beside our own limit when HCCL says that it timed out.",
+};
+const FLAGCX_USE_HETERO_COMM: Var = Var {
+    name: "FLAGCX_USE_HETERO_COMM",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "FlagCX ends the process if it is no number; so FlagCX is not called then.",
+};
+const FLAGCX_USE_HOST_COMM: Var = Var {
+    name: "FLAGCX_USE_HOST_COMM",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "FlagCX ends the process if it is no number; so FlagCX is not called then.",
+};
+
 /// Every variable of others that is read.
 pub(crate) static FOREIGN: &[&Var] = &[
     &GEMS_VENDOR,
@@ -316,16 +341,11 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &GLOO_SOCKET_IFNAME,
     &FLAGCX_SOCKET_IFNAME,
     &HCCL_IF_IP,
+    &FLAGCX_PATH,
+    &HCCL_CONNECT_TIMEOUT,
+    &FLAGCX_USE_HETERO_COMM,
+    &FLAGCX_USE_HOST_COMM,
 ];
-
-/// TEMPORARY
-pub(crate) fn numbers(_key: &str, _names: &[&str]) -> crate::Result<std::collections::BTreeMap<String, i64>> {
-    Ok(Default::default())
-}
-/// TEMPORARY
-pub(crate) fn numbers_name(key: &str) -> String {
-    format!("FLAGOSCOMM_{}_NUMBERS", key.to_uppercase())
-}
 
 /// Where a communicator's operations run. The numbers are those of the C ABI and the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -21,6 +21,7 @@ use crate::vendor::Library;
 use crate::vendor::{self, Ccl, Vendor};
 use crate::{Error, Result};
 use discover::{Choice, Env, Evidence, Facts, Spec};
+use numbers::Numbers;
 use open::Search;
 use report::{LoadReport, Section};
 
@@ -93,7 +94,10 @@ pub(crate) fn process_library() -> Result<&'static Library> {
                     true => format!("GEMS_VENDOR names {}, but ", vendor.key),
                     false => format!("there is a driver of {}, but ", vendor.key),
                 };
-                open_library(&vendor.ccl, &whose, log::Level::Warn, &mut sections)
+                numbers(vendor).and_then(|numbers| {
+                    let row = &vendor.ccl;
+                    open_library(row, &numbers, &whose, log::Level::Warn, &mut sections)
+                })
             }
             None => Err(Error::not_supported(format!(
                 "there is no vendor's collective library: {}",
@@ -111,7 +115,10 @@ pub(crate) fn process_flagcx() -> Result<&'static Library> {
         let mut sections = Vec::new();
         let row = &vendor::FLAGCX;
         // Nobody has asked for it by name.
-        let result = open_library(row, "", log::Level::Info, &mut sections);
+        let numbers = Numbers::of_text(row.key, None, &[]);
+        let result = numbers.and_then(|numbers| {
+            open_library(row, &numbers, "", log::Level::Info, &mut sections)
+        });
         (result, sections)
     });
     result.as_ref().map_err(Error::clone)
@@ -301,9 +308,9 @@ fn search<T>(
     search.run(discover::candidates(env, facts, spec), section, accept)
 }
 
-/// The numbers that the user gave for a vendor's driver.
-fn numbers(vendor: &'static Vendor) -> Result<numbers::Numbers> {
-    numbers::Numbers::of_vendor(vendor.key, vendor.driver.overridable)
+/// The numbers that the user gave for a vendor.
+fn numbers(vendor: &'static Vendor) -> Result<Numbers> {
+    Numbers::of_vendor(vendor.key, &vendor.number_names())
 }
 
 fn open_driver(
@@ -320,7 +327,7 @@ fn open_driver(
         sonames: row.sonames,
         wheels: row.wheels,
         roots: row.roots,
-        roots_first: false,
+        roots_first: row.own_roots_first,
     };
     let mut section = Section::new(row.title, vendor.key);
     let fingerprint = format!("{}GetDevice", row.prefix);
@@ -367,6 +374,7 @@ fn open_driver(
 
 fn open_library(
     row: &'static Ccl,
+    numbers: &Numbers,
     whose: &str,
     level: log::Level,
     sections: &mut Vec<Section>,
@@ -389,7 +397,7 @@ fn open_library(
         &spec,
         row.fingerprint,
         &mut section,
-        &mut |lib| Library::accept(row, lib),
+        &mut |lib| Library::accept(row, numbers, lib),
     );
     let result = match found {
         Some((lib, library)) => {

@@ -82,7 +82,6 @@ impl Numbers {
     }
 
     /// The number with this name, if it was given.
-    #[allow(dead_code, reason = "for numbers of collective libraries")]
     pub(crate) fn get(&self, name: &str) -> Option<i64> {
         self.values.get(name).copied()
     }

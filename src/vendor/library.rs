@@ -1,7 +1,6 @@
 //! A loaded collective library: its row's numbers, its functions, and safe calls for what needs no
 //! communicator.
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr;
@@ -15,6 +14,7 @@ use super::symbols::{
 use super::{Ccl, Meaning, Number, Shape, Version, VersionOf};
 use crate::config;
 use crate::device::UserPtr;
+use crate::load::numbers::Numbers;
 use crate::load::open::{Accepted, Lib, Refusal};
 use crate::load::report::Coverage;
 use crate::load::symbols::Resolver;
@@ -140,7 +140,7 @@ impl std::fmt::Debug for Library {
 }
 
 /// The names under which a row's unknown numbers can be given.
-fn askable(row: &Ccl) -> Vec<&'static str> {
+pub(crate) fn askable(row: &Ccl) -> Vec<&'static str> {
     let dtypes = DataType::ALL.into_iter();
     let dtypes = dtypes.filter(|d| row.dtypes[*d as usize] == Number::Unknown);
     let redops = RedOp::ALL.into_iter();
@@ -153,18 +153,11 @@ fn askable(row: &Ccl) -> Vec<&'static str> {
         .collect()
 }
 
-/// What the user says of the row's unknown numbers.
-type Given = BTreeMap<String, i64>;
-
-fn given(row: &Ccl) -> std::result::Result<Given, Refusal> {
-    config::numbers(row.key, &askable(row)).map_err(|error| Refusal::new(error.text()))
-}
-
 fn numbers<const N: usize>(
     table: &[Number; N],
     names: [&'static str; N],
     version: Version,
-    given: &Given,
+    given: &Numbers,
 ) -> [c_int; N] {
     let mut numbers = [Library::UNSUPPORTED; N];
     for ((number, entry), name) in numbers.iter_mut().zip(table).zip(names) {
@@ -173,7 +166,7 @@ fn numbers<const N: usize>(
             Number::Is(..) | Number::Absent => Library::UNSUPPORTED,
             Number::Unknown => given
                 .get(name)
-                .and_then(|value| c_int::try_from(*value).ok())
+                .and_then(|value| c_int::try_from(value).ok())
                 .unwrap_or(Library::UNSUPPORTED),
         };
     }
@@ -188,6 +181,7 @@ impl Library {
     /// its functions.
     pub(crate) fn accept(
         row: &'static Ccl,
+        given: &Numbers,
         lib: &Lib,
     ) -> std::result::Result<Accepted<Library>, Refusal> {
         identify(row, lib)?;
@@ -243,11 +237,10 @@ impl Library {
                 row.min_version
             );
         }
-        let given = given(row)?;
         // A library that doesn't say its version is taken for the oldest that works.
         let taken_for = version.unwrap_or(row.min_version);
         let id_bytes = match row.id_bytes {
-            0 => given.get("id_bytes").map_or(0, |n| *n as usize),
+            0 => given.get("id_bytes").map_or(0, |n| usize::try_from(n).unwrap_or(0)),
             bytes => bytes,
         };
         let library = Library {
@@ -257,8 +250,8 @@ impl Library {
             messages: adapted.messages,
             version,
             version_code: code.unwrap_or(0),
-            dtypes: numbers(&row.dtypes, DataType::ALL.map(DataType::name), taken_for, &given),
-            redops: numbers(&row.redops, RedOp::ALL.map(RedOp::name), taken_for, &given),
+            dtypes: numbers(&row.dtypes, DataType::ALL.map(DataType::name), taken_for, given),
+            redops: numbers(&row.redops, RedOp::ALL.map(RedOp::name), taken_for, given),
             id_bytes,
             bootstrap: adapted.bootstrap,
             lib: lib.clone(),

@@ -215,6 +215,15 @@ pub(crate) struct Vendor {
     pub(crate) ccl: Ccl,
 }
 
+impl Vendor {
+    /// The names of the numbers that the user can give.
+    pub(crate) fn number_names(&self) -> Vec<&'static str> {
+        let mut names = self.driver.overridable.to_vec();
+        names.extend(library::askable(&self.ccl));
+        names
+    }
+}
+
 impl Ccl {
     /// What a result of the library means. A number that the row doesn't list is a failure without a
     /// better name.

@@ -7,9 +7,7 @@ use super::{
     cncl, eccl, flagcx, hccl, pccl,
 };
 use crate::Code;
-mod device {
-    pub(super) use crate::device::{CUDA, CUDA as HIP, CUDA as GALAXYHIP, CUDA as ACL, CUDA as MACA, CUDA as MUSA, CUDA as TOPS, CUDA as CNRT, CUDA as TX, CUDA as TANG, CUDA as COREX, CUDA as DU_CUDA, CUDA as PPU_CUDA, CUDA as XPU_CUDA};
-}
+use crate::device;
 use crate::types::{DataType, OpKind, RedOp};
 
 use DataType::{Float64, Int64, Uint8, Uint32, Uint64};
@@ -164,7 +162,7 @@ static ILUVATAR: Vendor = Vendor {
     aliases: &["corex", "iluvatar_corex"],
     nodes: &[],
     only_named: true,
-    driver: &device::COREX,
+    driver: &device::ILUVATAR_CUDA,
     ccl: Ccl {
         key: "iluvatar",
         title: "Iluvatar's NCCL (ixccl)",
@@ -196,7 +194,7 @@ static THEAD: Vendor = Vendor {
     aliases: &["ppu"],
     nodes: &[],
     only_named: true,
-    driver: &device::PPU_CUDA,
+    driver: &device::THEAD_CUDA,
     ccl: Ccl {
         key: "thead",
         title: "T-Head's NCCL",
@@ -717,7 +715,7 @@ static KUNLUNXIN: Vendor = Vendor {
     aliases: &["klx", "kunlun"],
     nodes: &[],
     only_named: true,
-    driver: &device::XPU_CUDA,
+    driver: &device::KUNLUNXIN_CUDA,
     ccl: Ccl {
         key: "kunlunxin",
         title: "Kunlunxin BKCL",
