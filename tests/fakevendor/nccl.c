@@ -233,17 +233,30 @@ static void comm_stop(struct fk_comm *c)
 /* The part of ncclConfig_t that matters here, whatever the flavour's declaration. */
 struct fk_config { size_t size; unsigned magic, version; int blocking, cga, min_ctas, max_ctas; };
 
+static struct fk_config config_head(const void *in)
+{
+    struct fk_config c = {0};
+#ifndef FK_OPAQUE_CONFIG /* else its layout is not known: all of them are refused */
+    if (in) {
+        memcpy(&c.size, in, sizeof c.size);
+        if (c.size >= 16)
+            memcpy(&c, in, c.size < sizeof c ? c.size : sizeof c);
+    }
+#else
+    (void)in;
+#endif
+    return c;
+}
+
 static ncclResult_t read_config(const void *in, bool *blocking)
 {
     enum { UNDEFINED = INT32_MIN };
-    struct fk_config c = {0};
+    struct fk_config c = config_head(in);
     *blocking = true;
     if (!in)
         return ncclSuccess;
-    memcpy(&c.size, in, sizeof c.size);
     if (c.size < 16)
         return fail(ncclInvalidArgument, "ncclConfig_t argument size %zu is too small", c.size);
-    memcpy(&c, in, c.size < sizeof c ? c.size : sizeof c);
     if (c.magic != 0xcafebeefu)
         return fail(ncclInvalidArgument, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
     if (c.size < 24 || c.version < 21400 || c.blocking == UNDEFINED)
@@ -1374,10 +1387,11 @@ PUBLIC ncclResult_t ncclCommInitRankMulti(ncclComm_t *out, int n, ncclUniqueId i
 PUBLIC ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
     ENTER(ncclCommInitRankConfig);
+    struct fk_config c = config_head(config);
     STEP(init_rank(out, n, &id, rank, config));
     note(res);
     LEAVE(ncclCommInitRankConfig, "%d, %.8s, %d, config={size=%zu version=%u blocking=%d}", n, id.internal + 8, rank,
-          config ? config->size : 0, config ? config->version : 0, config ? config->blocking : 1);
+          c.size, c.version, config ? c.blocking : 1);
 }
 
 PUBLIC ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int n, int rank, int nid, ncclUniqueId *ids, ncclConfig_t *config)
@@ -2141,6 +2155,11 @@ PUBLIC ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config)
     ENTER(ncclSetEncryption);
     LEAVE(ncclSetEncryption, "%p", P(config));
 }
+
+#ifdef FK_ALIASES
+#define ALIAS(name) __asm__(".globl nccl" #name "\n.set nccl" #name ", tccl" #name);
+FK_ALIASES(ALIAS)
+#endif
 
 /* A mark for tests that ask whose file was opened. */
 #ifdef FAKE_VENDOR
