@@ -178,10 +178,10 @@ fn every_vendor_reduces_right_and_says_whose_it_is() {
         let s = Standins::of(vendor).build();
         let exe = flavours(vendor, &s);
         if vendor != "kunlunxin" {
-            flavour_case(&exe, &s, "basic", &[]);
+            flavour_case(&exe, &s, "basic", &[("WANT_VENDOR", vendor)]);
         }
         if vendor != "tsingmicro" {
-            flavour_case(&exe, &s, "runtime", &[]);
+            flavour_case(&exe, &s, "runtime", &[("WANT_VENDOR", vendor)]);
         }
         let has_cuda = ["nvidia", "iluvatar", "du", "thead", "kunlunxin"].contains(&vendor);
         assert_eq!(s.dir.join("libcuda.so.1").exists(), has_cuda, "{vendor}");
