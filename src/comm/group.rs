@@ -327,10 +327,7 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
 }
 
 /// Runs work of several communicators, each on a thread of its own, with the caller's device.
-fn beside_each_other<T: Send>(
-    all: Vec<T>,
-    run: impl Fn(T) -> Result<()> + Sync,
-) -> Result<()> {
+fn beside_each_other<T: Send>(all: Vec<T>, run: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
     if all.len() <= 1 {
         return all.into_iter().try_for_each(run);
     }

@@ -157,7 +157,8 @@ pub(crate) fn candidates(env: &Env, facts: &Facts, spec: &Spec) -> Vec<Candidate
     }
     // Rule 13.
     let names = spec.sonames.iter();
-    let names = names.map(|soname| Candidate::name(Source::Soname, soname, "the loader's own search"));
+    let names =
+        names.map(|soname| Candidate::name(Source::Soname, soname, "the loader's own search"));
     if spec.roots_first {
         list.extend(by_folder(env, facts, spec));
         list.extend(names);

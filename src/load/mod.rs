@@ -116,9 +116,8 @@ pub(crate) fn process_flagcx() -> Result<&'static Library> {
         let row = &vendor::FLAGCX;
         // Nobody has asked for it by name.
         let numbers = Numbers::of_text(row.key, None, &[]);
-        let result = numbers.and_then(|numbers| {
-            open_library(row, &numbers, "", log::Level::Info, &mut sections)
-        });
+        let result = numbers
+            .and_then(|numbers| open_library(row, &numbers, "", log::Level::Info, &mut sections));
         (result, sections)
     });
     result.as_ref().map_err(Error::clone)

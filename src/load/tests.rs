@@ -1401,10 +1401,7 @@ fn slots_match_what_nccl_exports() {
                 "{name}: {}",
                 slot.since
             );
-            assert!(
-                !required || version == Version::new(2, 18, 3),
-                "{name}"
-            );
+            assert!(!required || version == Version::new(2, 18, 3), "{name}");
             seen += 1;
         }
         before = version;

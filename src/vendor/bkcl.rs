@@ -5,8 +5,10 @@ use std::ffi::{c_int, c_void};
 
 use super::Ccl;
 use super::library::{Adapted, Bootstrap};
-use super::symbols::{Calls, CommPtr, RawResult, Shared, StreamPtr, Symbols, functions};
-use crate::load::symbols::Resolver;
+use super::symbols::{
+    Calls, CommPtr, RawResult, Shared, StreamPtr, Symbols, declare_own, functions,
+};
+use crate::load::symbols::{Declaration, Resolver};
 
 type Buf = *const c_void;
 type BufMut = *mut c_void;
@@ -44,12 +46,21 @@ functions! {
 
 static LIBRARY: Shared<Bkcl> = Shared::new();
 
+/// What is looked up, for the check against the C declarations.
+pub(super) fn declarations(row: &'static Ccl) -> Vec<Declaration> {
+    declare_own(row, Bkcl::SYMBOLS)
+}
+
 pub(super) fn adapt(
     _row: &'static Ccl,
     resolver: &mut Resolver<'_>,
 ) -> Result<Adapted, Vec<String>> {
-    let own = Bkcl::resolve(&mut |name| resolver.find(name))
-        .map_err(|missing| missing.iter().map(|name| name.to_string()).collect::<Vec<_>>())?;
+    let own = Bkcl::resolve(&mut |name| resolver.find(name)).map_err(|missing| {
+        missing
+            .iter()
+            .map(|name| name.to_string())
+            .collect::<Vec<_>>()
+    })?;
     let adapted = Adapted {
         calls: Calls {
             comm_destroy: own.destroy_context,

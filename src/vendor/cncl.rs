@@ -6,10 +6,11 @@ use std::ffi::c_int;
 
 use super::library::{Adapted, Bootstrap};
 use super::symbols::{
-    Calls, CommPtr, RawResult, Shared, Symbols, function_name, function_names, functions,
+    Calls, CommPtr, RawResult, Shared, Symbols, declare_own, declare_shape, function_name,
+    function_names, functions,
 };
 use super::{Ccl, Version};
-use crate::load::symbols::Resolver;
+use crate::load::symbols::{Declaration, Resolver};
 
 /// Size of a clique id.
 pub(super) const CLIQUE_ID_BYTES: usize = 136;
@@ -68,6 +69,17 @@ pub(super) fn version(resolver: &mut Resolver<'_>) -> (Option<i32>, Option<Versi
     }
     let version = Version::new(a, b, c);
     (Some(version.nccl_code() as i32), Some(version))
+}
+
+/// What is looked up, for the check against the C declarations.
+pub(super) fn declarations(row: &'static Ccl) -> Vec<Declaration> {
+    // Its destroy has another signature.
+    let calls =
+        |suffix: &str| suffix != "CommDestroy" && Calls::SYMBOLS.iter().any(|s| s.suffix == suffix);
+    let mut all = declare_shape(row, &|suffix| DIRECT.contains(&suffix) || calls(suffix));
+    all.extend(declare_own(row, Cncl::SYMBOLS));
+    all.extend(declare_own(row, VersionCall::SYMBOLS));
+    all
 }
 
 pub(super) fn adapt(

@@ -111,7 +111,9 @@ impl VendorComm {
 
     fn on_device(&self) -> Result<Option<Guard<'static>>> {
         let scope = self.scope.get();
-        scope.map(|(driver, device)| Guard::enter(driver, *device)).transpose()
+        scope
+            .map(|(driver, device)| Guard::enter(driver, *device))
+            .transpose()
     }
 
     /// The library.

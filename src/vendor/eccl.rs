@@ -4,8 +4,10 @@ use std::ffi::{c_int, c_void};
 
 use super::Ccl;
 use super::library::{Adapted, in_shape};
-use super::symbols::{CommPtr, RawResult, Shared, StreamPtr, functions};
-use crate::load::symbols::Resolver;
+use super::symbols::{
+    CommPtr, RawResult, Shared, StreamPtr, declare_own, declare_shape, functions,
+};
+use crate::load::symbols::{Declaration, Resolver};
 
 functions! {
     /// What has no place in NCCL's shape. Newer libraries have it.
@@ -22,6 +24,13 @@ static LIBRARY: Shared<Eccl> = Shared::new();
 
 /// ECCL's number of an argument that is wrong.
 const INVALID_ARGUMENT: RawResult = 4;
+
+/// What is looked up, for the check against the C declarations.
+pub(super) fn declarations(row: &'static Ccl) -> Vec<Declaration> {
+    let mut all = declare_shape(row, &|_| true);
+    all.extend(declare_own(row, Eccl::SYMBOLS));
+    all
+}
 
 pub(super) fn adapt(
     row: &'static Ccl,

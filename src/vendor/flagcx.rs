@@ -10,10 +10,12 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Mutex;
 
 use super::library::{Adapted, Bootstrap};
-use super::symbols::{Calls, CommPtr, RawResult, Shared, StreamPtr, Symbols, functions};
+use super::symbols::{
+    Calls, CommPtr, RawResult, Shared, StreamPtr, Symbols, declare_own, functions,
+};
 use super::{Ccl, Version};
 use crate::config;
-use crate::load::symbols::Resolver;
+use crate::load::symbols::{Declaration, Resolver};
 use crate::ops::lock;
 use crate::sys::per_process::PerProcess;
 
@@ -139,12 +141,23 @@ pub(super) fn version(resolver: &mut Resolver<'_>) -> (Option<i32>, Option<Versi
     (Some(code), Some(Version::new(major, minor, patch)))
 }
 
+/// What is looked up, for the check against the C declarations.
+pub(super) fn declarations(row: &'static Ccl) -> Vec<Declaration> {
+    let mut all = declare_own(row, Flagcx::SYMBOLS);
+    all.extend(declare_own(row, VersionCall::SYMBOLS));
+    all
+}
+
 pub(super) fn adapt(
     _row: &'static Ccl,
     resolver: &mut Resolver<'_>,
 ) -> Result<Adapted, Vec<String>> {
-    let own = Flagcx::resolve(&mut |name| resolver.find(name))
-        .map_err(|missing| missing.iter().map(|name| name.to_string()).collect::<Vec<_>>())?;
+    let own = Flagcx::resolve(&mut |name| resolver.find(name)).map_err(|missing| {
+        missing
+            .iter()
+            .map(|name| name.to_string())
+            .collect::<Vec<_>>()
+    })?;
     let adapted = Adapted {
         calls: Calls {
             comm_destroy: own.comm_destroy,

@@ -6,10 +6,11 @@ use std::ffi::{c_int, c_void};
 
 use super::library::{Adapted, Bootstrap, Message};
 use super::symbols::{
-    Calls, CommPtr, RawResult, Shared, StreamPtr, Symbols, function_names, functions,
+    Calls, CommPtr, RawResult, Shared, StreamPtr, Symbols, declare_own, declare_shape,
+    function_name, function_names, functions,
 };
 use super::{Ccl, Version};
-use crate::load::symbols::Resolver;
+use crate::load::symbols::{Declaration, Resolver};
 use crate::{Error, Result};
 
 /// Size of a root info.
@@ -66,7 +67,9 @@ pub(super) fn version(resolver: &mut Resolver<'_>) -> (Option<i32>, Option<Versi
         ("HcclBatchSendRecv", Version::new(8, 0, 0)),
         ("HcclAlltoAll", Version::new(7, 0, 0)),
     ];
-    let mut newest = SINCE.iter().filter(|(name, _)| resolver.find(name).is_some());
+    let mut newest = SINCE
+        .iter()
+        .filter(|(name, _)| resolver.find(name).is_some());
     let found = newest.next().map(|(_, version)| *version);
     // From 8.5 on a library of its own has what is about communicators.
     let split = resolver.lies_in("HcclGetRootInfo", "libhcomm.so");
@@ -75,6 +78,14 @@ pub(super) fn version(resolver: &mut Resolver<'_>) -> (Option<i32>, Option<Versi
         (version, _) => version,
     };
     (None, version)
+}
+
+/// What is looked up, for the check against the C declarations.
+pub(super) fn declarations(row: &'static Ccl) -> Vec<Declaration> {
+    let calls = |suffix: &str| Calls::SYMBOLS.iter().any(|s| s.suffix == suffix);
+    let mut all = declare_shape(row, &|suffix| DIRECT.contains(&suffix) || calls(suffix));
+    all.extend(declare_own(row, Hccl::SYMBOLS));
+    all
 }
 
 pub(super) fn adapt(
@@ -95,7 +106,7 @@ pub(super) fn adapt(
             missing.extend(own.err().iter().flatten().map(|name| name.to_string()));
             let calls = calls.err();
             let calls = calls.iter().flatten();
-            missing.extend(calls.map(|s| super::symbols::function_name(row, s)));
+            missing.extend(calls.map(|s| function_name(row, s)));
             return Err(missing);
         }
     };

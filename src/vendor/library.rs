@@ -92,7 +92,10 @@ impl Hint {
             || "none".to_string(),
             |limit| format!("{} s", limit.as_secs_f64()),
         );
-        format!("{}: {variable} is {value}, FLAGOSCOMM_INIT_TIMEOUT is {own}", self.words)
+        format!(
+            "{}: {variable} is {value}, FLAGOSCOMM_INIT_TIMEOUT is {own}",
+            self.words
+        )
     }
 }
 
@@ -207,7 +210,7 @@ impl Library {
         let mut resolver = Resolver::new(lib, row.companions);
         let adapted = match row.shape {
             Shape::Nccl => in_shape(row, &mut resolver),
-            Shape::Adapted(adapt) => adapt(row, &mut resolver),
+            Shape::Adapted(adapt, _) => adapt(row, &mut resolver),
         };
         let coverage: Coverage = resolver.coverage();
         let adapted = match adapted {
@@ -240,7 +243,9 @@ impl Library {
         // A library that doesn't say its version is taken for the oldest that works.
         let taken_for = version.unwrap_or(row.min_version);
         let id_bytes = match row.id_bytes {
-            0 => given.get("id_bytes").map_or(0, |n| usize::try_from(n).unwrap_or(0)),
+            0 => given
+                .get("id_bytes")
+                .map_or(0, |n| usize::try_from(n).unwrap_or(0)),
             bytes => bytes,
         };
         let library = Library {
@@ -250,7 +255,12 @@ impl Library {
             messages: adapted.messages,
             version,
             version_code: code.unwrap_or(0),
-            dtypes: numbers(&row.dtypes, DataType::ALL.map(DataType::name), taken_for, given),
+            dtypes: numbers(
+                &row.dtypes,
+                DataType::ALL.map(DataType::name),
+                taken_for,
+                given,
+            ),
             redops: numbers(&row.redops, RedOp::ALL.map(RedOp::name), taken_for, given),
             id_bytes,
             bootstrap: adapted.bootstrap,
@@ -388,10 +398,7 @@ impl Library {
             Meaning::Code(code) => code,
             Meaning::Success => Code::InternalError,
         };
-        let mut text = format!(
-            "{} failed with {result}",
-            function_name(self.row, suffix)
-        );
+        let mut text = format!("{} failed with {result}", function_name(self.row, suffix));
         if let Some(get_error_string) = self.symbols.get_error_string {
             // SAFETY: takes a number, any number, and returns a string literal of the library.
             let words = unsafe { get_error_string(result) };
@@ -426,7 +433,12 @@ impl Library {
         }
     }
 
-    pub(super) fn progress(&self, suffix: &str, result: RawResult, comm: CommPtr) -> Result<Progress> {
+    pub(super) fn progress(
+        &self,
+        suffix: &str,
+        result: RawResult,
+        comm: CommPtr,
+    ) -> Result<Progress> {
         match self.row.meaning(result) {
             Meaning::Success => Ok(Progress::Done),
             Meaning::Code(Code::InProgress) => Ok(Progress::Pending),
@@ -566,10 +578,7 @@ impl Library {
     /// Opens a group on this thread.
     pub(crate) fn group_start(&self) -> Result<()> {
         let suffix = "GroupStart";
-        let start = self
-            .symbols
-            .group_start
-            .ok_or_else(|| self.lacks(suffix))?;
+        let start = self.symbols.group_start.ok_or_else(|| self.lacks(suffix))?;
         // SAFETY: takes nothing.
         let result = unsafe { start() };
         self.check(suffix, result, ptr::null_mut())

@@ -117,7 +117,11 @@ impl Mapped {
             comm: std::ptr::from_ref(self).cast_mut().cast(),
             dtypes: DTYPES as u32,
             all_reduce,
-            broadcast: if in_place { broadcast_in_place } else { broadcast },
+            broadcast: if in_place {
+                broadcast_in_place
+            } else {
+                broadcast
+            },
             reduce,
             all_gather,
             reduce_scatter,
@@ -180,8 +184,7 @@ unsafe fn table(mapped: BufMut) -> &'static Mapped {
     unsafe { &*mapped.cast::<Mapped>() }
 }
 
-type Reducing =
-    unsafe extern "C" fn(Buf, BufMut, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
+type Reducing = unsafe extern "C" fn(Buf, BufMut, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
 type RootedReducing =
     unsafe extern "C" fn(Buf, BufMut, usize, c_int, c_int, c_int, CommPtr, StreamPtr) -> c_int;
 type Rooted = unsafe extern "C" fn(Buf, BufMut, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
@@ -236,7 +239,9 @@ unsafe extern "C" fn reduce_scatter(
     if number < 0 {
         let target = m.target();
         // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe { (CLOSELY.reduce_scatter)(send, recv, count, dtype, op, target, stream) });
+        return told(unsafe {
+            (CLOSELY.reduce_scatter)(send, recv, count, dtype, op, target, stream)
+        });
     }
     // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
     // promise.
@@ -266,13 +271,24 @@ unsafe extern "C" fn reduce(
     if number < 0 {
         let target = m.target();
         // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe { (CLOSELY.reduce)(send, recv, count, dtype, op, root, target, stream) });
+        return told(unsafe {
+            (CLOSELY.reduce)(send, recv, count, dtype, op, root, target, stream)
+        });
     }
     // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
     // promise.
     unsafe {
         let function = std::mem::transmute::<*mut c_void, RootedReducing>(function);
-        function(send, recv, count, number, m.redop(op), root, m.comm(), stream)
+        function(
+            send,
+            recv,
+            count,
+            number,
+            m.redop(op),
+            root,
+            m.comm(),
+            stream,
+        )
     }
 }
 
@@ -321,7 +337,9 @@ unsafe extern "C" fn broadcast(
     if number < 0 {
         let target = m.target();
         // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe { (CLOSELY.broadcast)(send, recv, count, dtype, root, target, stream) });
+        return told(unsafe {
+            (CLOSELY.broadcast)(send, recv, count, dtype, root, target, stream)
+        });
     }
     // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
     // promise.
@@ -351,7 +369,9 @@ unsafe extern "C" fn broadcast_in_place(
     if number < 0 || copies {
         let target = m.target();
         // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe { (CLOSELY.broadcast)(send, recv, count, dtype, root, target, stream) });
+        return told(unsafe {
+            (CLOSELY.broadcast)(send, recv, count, dtype, root, target, stream)
+        });
     }
     // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
     // promise.
@@ -497,4 +517,3 @@ unsafe extern "C" fn recv(
         function(buffer, count, number, peer, m.comm(), stream)
     }
 }
-

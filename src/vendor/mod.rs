@@ -29,7 +29,7 @@ pub(crate) use version::Version;
 
 use crate::Code;
 use crate::device::DriverRow;
-use crate::load::symbols::Resolver;
+use crate::load::symbols::{Declaration, Resolver};
 use crate::types::{DataType, OpKind, RedOp};
 use library::{Adapted, Hint};
 
@@ -131,8 +131,12 @@ pub(crate) enum VersionOf {
 pub(crate) enum Shape {
     /// NCCL's.
     Nccl,
-    /// Another one; this gives it NCCL's. On failure: the functions that are missing.
-    Adapted(fn(&'static Ccl, &mut Resolver<'_>) -> Result<Adapted, Vec<String>>),
+    /// Another one; the first function gives it NCCL's, or says which functions are missing. The
+    /// second says what it looks up.
+    Adapted(
+        fn(&'static Ccl, &mut Resolver<'_>) -> Result<Adapted, Vec<String>>,
+        fn(&'static Ccl) -> Vec<Declaration>,
+    ),
 }
 
 /// The half of a row that is about the collective library.
@@ -250,6 +254,16 @@ impl Ccl {
         });
         hit.map(|limit| limit.why)
     }
+}
+
+/// Every function of a collective library as it is declared here.
+pub(crate) fn declarations() -> Vec<Declaration> {
+    let rows = VENDORS.iter().map(|vendor| &vendor.ccl).chain([&FLAGCX]);
+    rows.flat_map(|row| match row.shape {
+        Shape::Nccl => symbols::declare_shape(row, &|_| true),
+        Shape::Adapted(_, declarations) => declarations(row),
+    })
+    .collect()
 }
 
 /// Accelerators that FlagGems knows and that have no collective library: the host tier serves them.

@@ -8,9 +8,9 @@ use std::sync::Mutex;
 
 use super::Ccl;
 use super::library::{Adapted, Message, in_shape};
-use super::symbols::{CommPtr, Id128, RawResult, Shared, StreamPtr};
+use super::symbols::{CommPtr, Id128, RawResult, Shared, StreamPtr, declare_shape};
 use crate::error::{Error, Result};
-use crate::load::symbols::Resolver;
+use crate::load::symbols::{Declaration, Resolver};
 use crate::ops::lock;
 
 type Init = unsafe extern "C" fn(*mut CommPtr, c_int, Id128, c_int) -> RawResult;
@@ -53,6 +53,11 @@ fn pairs() -> &'static Mutex<HashMap<usize, Pairs>> {
 
 /// PCCL's number for a fault inside.
 const INTERNAL_ERROR: RawResult = 3;
+
+/// What is looked up, for the check against the C declarations.
+pub(super) fn declarations(row: &'static Ccl) -> Vec<Declaration> {
+    declare_shape(row, &|_| true)
+}
 
 pub(super) fn adapt(
     row: &'static Ccl,

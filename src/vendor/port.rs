@@ -456,7 +456,14 @@ unsafe fn by_messages(target: &'static Target, call: &Call, dtype: DataType) -> 
         if let Some((offset, count)) = incoming {
             // SAFETY: as above.
             let to = unsafe { call.recv.cast::<u8>().add(offset * size) };
-            list.push(message(target, peer as c_int, false, to.cast(), count, dtype)?);
+            list.push(message(
+                target,
+                peer as c_int,
+                false,
+                to.cast(),
+                count,
+                dtype,
+            )?);
         }
     }
     // SAFETY: the caller's promise about the buffers.
@@ -540,8 +547,8 @@ unsafe fn copy_to_self(
     stream: *mut c_void,
 ) -> Result<()> {
     let (sent, received): (Vec<&Message>, Vec<&Message>) = own.iter().partition(|m| m.out);
-    let fits = sent.len() == received.len()
-        && sent.iter().zip(&received).all(|(s, r)| s.bytes == r.bytes);
+    let fits =
+        sent.len() == received.len() && sent.iter().zip(&received).all(|(s, r)| s.bytes == r.bytes);
     if !fits {
         return Err(Error::invalid_usage(
             "a message to the own rank has no other half of the same size in this group",

@@ -214,10 +214,7 @@ const RCCL: Ccl = Ccl {
     title: "AMD RCCL",
     sonames: &["librccl.so.1", "librccl.so"],
     wheels: &["torch/lib"],
-    roots: &[
-        Root::Env("ROCM_PATH", "lib"),
-        Root::Folder("/opt/rocm/lib"),
-    ],
+    roots: &[Root::Env("ROCM_PATH", "lib"), Root::Folder("/opt/rocm/lib")],
     renames: &[
         ("AlltoAll", &["ncclAlltoAll", "ncclAllToAll"]),
         ("AlltoAllv", &["ncclAlltoAllv", "ncclAllToAllv"]),
@@ -377,7 +374,7 @@ static ENFLAME: Vendor = Vendor {
             redops: &[],
             why: "it has types of 64 bits in broadcast and all-gather only",
         }],
-        shape: Shape::Adapted(eccl::adapt),
+        shape: Shape::Adapted(eccl::adapt, eccl::declarations),
         quirks: Quirks {
             needs_device: true,
             groups: Groups::Kept,
@@ -469,7 +466,7 @@ static SUNRISE: Vendor = Vendor {
             (7, fails(Code::InProgress)),
             (8, fails(Code::InvalidArgument)),
         ],
-        shape: Shape::Adapted(pccl::adapt),
+        shape: Shape::Adapted(pccl::adapt, pccl::declarations),
         quirks: Quirks {
             needs_device: true,
             groups: Groups::Kept,
@@ -601,7 +598,7 @@ static ASCEND: Vendor = Vendor {
                 variable: None,
             },
         ],
-        shape: Shape::Adapted(hccl::adapt),
+        shape: Shape::Adapted(hccl::adapt, hccl::declarations),
         quirks: Quirks {
             serial_init: true,
             null_stream: false,
@@ -702,7 +699,7 @@ static CAMBRICON: Vendor = Vendor {
         limits: &[],
         refusal: None,
         hints: &[],
-        shape: Shape::Adapted(cncl::adapt),
+        shape: Shape::Adapted(cncl::adapt, cncl::declarations),
         quirks: Quirks {
             serial_init: true,
             ..Quirks::NONE
@@ -768,7 +765,7 @@ static KUNLUNXIN: Vendor = Vendor {
         limits: &[],
         refusal: None,
         hints: &[],
-        shape: Shape::Adapted(bkcl::adapt),
+        shape: Shape::Adapted(bkcl::adapt, bkcl::declarations),
         quirks: Quirks::NONE,
     },
 };
@@ -818,7 +815,7 @@ pub(crate) static FLAGCX: Ccl = Ccl {
     limits: &[],
     refusal: Some(flagcx::refusal),
     hints: &[],
-    shape: Shape::Adapted(flagcx::adapt),
+    shape: Shape::Adapted(flagcx::adapt, flagcx::declarations),
     quirks: Quirks::NONE,
 };
 
@@ -848,9 +845,7 @@ mod tests {
     #[test]
     fn nvidia_numbers_are_ours() {
         for dtype in DataType::ALL {
-            assert!(
-                matches!(NCCL.dtypes[dtype as usize], Is(value, _) if value == dtype as i32)
-            );
+            assert!(matches!(NCCL.dtypes[dtype as usize], Is(value, _) if value == dtype as i32));
         }
         for op in RedOp::ALL {
             assert!(matches!(NCCL.redops[op as usize], Is(value, _) if value == op as i32));

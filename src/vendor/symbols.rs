@@ -9,6 +9,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::{Ccl, Version};
+use crate::load::symbols::Declaration;
 
 /// A vendor's communicator.
 pub(crate) type CommPtr = *mut c_void;
@@ -293,6 +294,40 @@ pub(crate) fn function_names(row: &Ccl, suffix: &str) -> Vec<String> {
 /// The usual name of a function at a vendor.
 pub(crate) fn function_name(row: &Ccl, suffix: &str) -> String {
     function_names(row, suffix).swap_remove(0)
+}
+
+/// What the entries of a table are at a vendor, for the check against its C declarations. Entries
+/// that `names` gives no name are left out.
+pub(super) fn declare(
+    row: &Ccl,
+    table: &[SymbolInfo],
+    names: &dyn Fn(&str) -> Vec<String>,
+) -> Vec<Declaration> {
+    let each = table.iter().flat_map(|info| {
+        names(info.suffix).into_iter().map(|name| Declaration {
+            library: row.key,
+            name,
+            arguments: info.arguments.to_vec(),
+            result: info.result,
+        })
+    });
+    each.collect()
+}
+
+/// The entries of NCCL's tables that are looked up directly at a vendor.
+pub(super) fn declare_shape(row: &Ccl, direct: &dyn Fn(&str) -> bool) -> Vec<Declaration> {
+    let names = |suffix: &str| match direct(suffix) {
+        true => function_names(row, suffix),
+        false => Vec::new(),
+    };
+    let mut all = declare(row, Calls::SYMBOLS, &names);
+    all.extend(declare(row, Symbols::SYMBOLS, &names));
+    all
+}
+
+/// The entries of a table whose names are whole.
+pub(super) fn declare_own(row: &Ccl, table: &[SymbolInfo]) -> Vec<Declaration> {
+    declare(row, table, &|name| vec![name.to_string()])
 }
 
 /// A library's own table behind adapters, which are plain C functions and have no other way to it.

@@ -15,10 +15,10 @@ use crate::device::DeviceWord;
 use crate::error::{Code, Error, Result};
 use crate::load;
 use crate::sys::handoff::{Nothing, Receiver, queue};
-use crate::vendor::{FLAGCX, Library};
 use crate::vendor::comm::VendorComm;
 use crate::vendor::library::Progress;
 use crate::vendor::options::{CommOptions, Knob};
+use crate::vendor::{FLAGCX, Library};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -192,7 +192,10 @@ fn make_pairs(
         let code = reader.u32();
         if code != Some(0) {
             let text = reader.text().unwrap_or_default();
-            return Err(Error::new(Code::RemoteError, format!("rank {other}: {text}")));
+            return Err(Error::new(
+                Code::RemoteError,
+                format!("rank {other}: {text}"),
+            ));
         }
         let mut index = other;
         while let Some(id) = reader.bytes() {

@@ -62,7 +62,13 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
                         _ => load::process_library(),
                     };
                     native::native(
-                        comm, spec, &mut channel, &infos, patience, &mut code, opened,
+                        comm,
+                        spec,
+                        &mut channel,
+                        &infos,
+                        patience,
+                        &mut code,
+                        opened,
                     )?
                 }
                 Tier::Host => {
