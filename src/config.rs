@@ -630,6 +630,8 @@ impl Reader<'_> {
     }
 }
 
+const CENTURY: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
 fn parse(kind: Kind, value: &OsString) -> std::result::Result<Value, String> {
     if kind == Kind::Path {
         return Ok(Value::Path(PathBuf::from(value)));
@@ -648,7 +650,10 @@ fn parse(kind: Kind, value: &OsString) -> std::result::Result<Value, String> {
             Some(0.0) => Ok(Value::Seconds(None)),
             Some(seconds) => match Duration::try_from_secs_f64(seconds) {
                 // A value below the clock's resolution is a deadline, not its absence.
-                Ok(duration) => Ok(Value::Seconds(Some(duration.max(Duration::from_nanos(1))))),
+                // Beyond a century it could overflow a clock.
+                Ok(duration) => Ok(Value::Seconds(Some(
+                    duration.clamp(Duration::from_nanos(1), CENTURY),
+                ))),
                 Err(_) => Err("expected seconds, 0 for no deadline".to_string()),
             },
             None => Err("expected seconds, 0 for no deadline".to_string()),

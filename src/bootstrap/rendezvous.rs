@@ -7,22 +7,22 @@
 use super::interface::{self, Family, Filter};
 use super::unique_id::{self, IdContent, MAX_ADDRESSES, PROTOCOL, Secret};
 use crate::control::patience::{AbortFlag, Impatience, Patience};
+use crate::control::strangers::Strangers;
 use crate::control::wire::{
     Connection, Kind, Reader, WireError, Writer, decode_error, encode_error,
 };
 use crate::error::{Code, Error, Result};
 use crate::sys::net::{PollEntry, poll};
 use crate::sys::process;
+use crate::types::MAX_RANKS;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A connection that has not said who it is after this long is closed.
-const HELLO_LIMIT: Duration = Duration::from_secs(10);
-/// More connections than this that have not said who they are wait in the kernel's queue.
-const MAX_STRANGERS: usize = 256;
+/// An address that does not answer for this long is left for the next.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a rendezvous that failed goes on telling latecomers why, unless all have heard it.
 const AFTERGLOW: Duration = Duration::from_secs(30);
 /// How many of them may do that at once: each costs a thread and a socket, and a latecomer that finds
@@ -132,7 +132,8 @@ impl Hello {
             host: reader.text()?,
             hub: take_addresses(&mut reader)?,
         };
-        (hello.rank < hello.nranks).then_some((protocol, hello))
+        let sound = hello.rank < hello.nranks && hello.nranks <= MAX_RANKS as u32;
+        sound.then_some((protocol, hello))
     }
 
     fn who(&self) -> String {
@@ -196,9 +197,7 @@ struct Server {
     listener: TcpListener,
     secret: Secret,
     unused_limit: Option<Duration>,
-    strangers: Vec<(Instant, Connection)>,
-    /// Trouble with accepting was told.
-    said: bool,
+    strangers: Strangers,
     members: BTreeMap<u32, (Hello, Connection)>,
     nranks: u32,
     failed: Option<(Instant, Error)>,
@@ -224,8 +223,7 @@ impl Server {
             listener,
             secret,
             unused_limit,
-            strangers: Vec::new(),
-            said: false,
+            strangers: Strangers::default(),
             members: BTreeMap::new(),
             nranks: 0,
             failed: None,
@@ -252,12 +250,10 @@ impl Server {
             }
             let mut entries: Vec<PollEntry> = Vec::new();
             entries.push(PollEntry::read(self.listener.as_raw_fd()));
-            entries.extend(self.strangers.iter().map(|(_, c)| PollEntry::read(c.fd())));
+            entries.extend(self.strangers.poll_entries());
             entries.extend(self.members.values().map(|(_, c)| PollEntry::read(c.fd())));
             poll(&mut entries, Duration::from_millis(500));
-            if entries[0].readable {
-                self.accept();
-            }
+            self.strangers.accept(&self.listener);
             if self.hear_strangers() {
                 return;
             }
@@ -272,41 +268,15 @@ impl Server {
         }
     }
 
-    fn accept(&mut self) {
-        while self.strangers.len() < MAX_STRANGERS {
-            match self.listener.accept() {
-                Ok((stream, _)) => {
-                    if let Ok(connection) = Connection::new(stream) {
-                        self.strangers.push((Instant::now(), connection));
-                    }
-                }
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(e) => {
-                    // Out of descriptors, say: those that are here can still be served.
-                    if !std::mem::replace(&mut self.said, true) {
-                        log::warn!("the rendezvous can't accept a connection: {e}");
-                    }
-                    std::thread::sleep(Duration::from_millis(50));
-                    return;
-                }
-            }
-        }
-    }
-
     /// `true`: the rendezvous was cancelled.
     fn hear_strangers(&mut self) -> bool {
-        let mut still = Vec::new();
-        for (since, mut connection) in std::mem::take(&mut self.strangers) {
-            match connection.try_receive() {
-                Ok(None) if since.elapsed() < HELLO_LIMIT => still.push((since, connection)),
-                Ok(Some(frame)) if frame.kind == Kind::Hello => {
-                    match Hello::decode(&frame.body, &self.secret) {
-                        Some((protocol, hello)) => self.admit(protocol, hello, connection),
-                        None => log::debug!("a connection without our secret was closed"),
-                    }
-                }
-                Ok(Some(frame)) if frame.kind == Kind::Cancel => {
+        for (frame, connection) in self.strangers.hear() {
+            match frame.kind {
+                Kind::Hello => match Hello::decode(&frame.body, &self.secret) {
+                    Some((protocol, hello)) => self.admit(protocol, hello, connection),
+                    None => log::debug!("a connection without our secret was closed"),
+                },
+                Kind::Cancel => {
                     let secret = Reader(&frame.body).fixed();
                     if secret.is_some_and(|s| same_secret(&s, &self.secret)) {
                         return true;
@@ -315,7 +285,6 @@ impl Server {
                 _ => {}
             }
         }
-        self.strangers = still;
         false
     }
 
@@ -448,17 +417,21 @@ fn connect_any(content: &IdContent, patience: &Patience) -> Result<Connection> {
     let mut tried = Vec::new();
     let mut refused = 0;
     for address in &content.addresses {
-        let limit = patience.left().unwrap_or(HELLO_LIMIT).min(HELLO_LIMIT);
+        let limit = patience.left().unwrap_or(CONNECT_LIMIT).min(CONNECT_LIMIT);
         if limit.is_zero() {
             break;
         }
-        match TcpStream::connect_timeout(address, limit).and_then(Connection::new) {
+        match Connection::connect(address, limit, patience) {
             Ok(connection) => return Ok(connection),
             Err(e) => {
                 refused += usize::from(e.kind() == std::io::ErrorKind::ConnectionRefused);
                 tried.push(format!("{address}: {e}"));
             }
         }
+    }
+    if patience.slice() == Err(Impatience::Aborted) {
+        let text = "aborted while connecting to the process that made the unique id";
+        return Err(Error::new(Code::Aborted, text));
     }
     if refused > 0 && refused == tried.len() {
         return Err(Error::invalid_usage(format!(
@@ -583,6 +556,7 @@ pub(crate) fn cancel(content: &IdContent, patience: &Patience) {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::net::TcpStream;
 
     fn hello(rank: u32, nranks: u32) -> Hello {
         let hub = if rank == 0 {

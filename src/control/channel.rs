@@ -6,14 +6,15 @@
 #![forbid(unsafe_code)]
 
 use super::patience::{AbortFlag, Impatience, Patience};
+use super::strangers::Strangers;
 use super::wire::{Connection, Frame, Kind, Reader, WireError, Writer, decode_error, encode_error};
 use crate::bootstrap::rendezvous::{Listener, ranks_text, same_secret};
 use crate::bootstrap::unique_id::Secret;
 use crate::error::{Code, Error, Result};
 use crate::sys::net::{PollEntry, poll};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How much longer a rank waits for the hub's verdict after its own deadline.
 const GRACE: Duration = Duration::from_millis(400);
@@ -89,7 +90,7 @@ impl Channel {
     ) -> Result<Channel> {
         let phase = "the connecting of all ranks to rank 0";
         let mut links: Vec<Option<Connection>> = (0..nranks).map(|_| None).collect();
-        let mut strangers: Vec<(Instant, Connection)> = Vec::new();
+        let mut strangers = Strangers::default();
         listener
             .listener
             .set_nonblocking(true)
@@ -116,47 +117,21 @@ impl Channel {
                 }
             };
             let mut entries = vec![PollEntry::read(listener.listener.as_raw_fd())];
-            entries.extend(strangers.iter().map(|(_, c)| PollEntry::read(c.fd())));
+            entries.extend(strangers.poll_entries());
             poll(&mut entries, slice);
-            if entries[0].readable {
-                match listener.listener.accept() {
-                    Ok((stream, _)) => {
-                        if let Ok(connection) = Connection::new(stream) {
-                            strangers.push((Instant::now(), connection));
-                        }
+            strangers.accept(&listener.listener);
+            for (frame, mut connection) in strangers.hear() {
+                let mut reader = Reader(&frame.body);
+                let known = frame.kind == Kind::Join
+                    && reader.fixed().is_some_and(|s| same_secret(&s, secret));
+                match reader.u32() {
+                    Some(rank) if known && (1..nranks).contains(&rank) => {
+                        connection.trust();
+                        links[rank as usize] = Some(connection);
                     }
-                    Err(e)
-                        if matches!(
-                            e.kind(),
-                            std::io::ErrorKind::Interrupted
-                                | std::io::ErrorKind::WouldBlock
-                                | std::io::ErrorKind::ConnectionAborted
-                        ) => {}
-                    Err(e) => {
-                        return Err(Error::system(format!("accept failed during {phase}"), e));
-                    }
+                    _ => log::debug!("a connection without our secret was closed"),
                 }
             }
-            let mut still = Vec::new();
-            for (since, mut connection) in std::mem::take(&mut strangers) {
-                match connection.try_receive() {
-                    Ok(None) if since.elapsed() < Duration::from_secs(10) => {
-                        still.push((since, connection));
-                    }
-                    Ok(Some(frame)) if frame.kind == Kind::Join => {
-                        let mut reader = Reader(&frame.body);
-                        let known = reader.fixed().is_some_and(|s| same_secret(&s, secret));
-                        match reader.u32() {
-                            Some(rank) if known && (1..nranks).contains(&rank) => {
-                                links[rank as usize] = Some(connection);
-                            }
-                            _ => log::debug!("a connection without our secret was closed"),
-                        }
-                    }
-                    _ => {}
-                }
-            }
-            strangers = still;
         }
         Ok(Channel::new(0, nranks, Role::Hub(links)))
     }
@@ -175,7 +150,7 @@ impl Channel {
             if limit.is_zero() {
                 break;
             }
-            match TcpStream::connect_timeout(address, limit).and_then(Connection::new) {
+            match Connection::connect(address, limit, patience) {
                 Ok(mut connection) => {
                     let mut writer = Writer::default();
                     writer.fixed(secret).u32(rank);
@@ -189,6 +164,10 @@ impl Channel {
                 }
                 Err(e) => tried.push(format!("{address}: {e}")),
             }
+        }
+        if patience.slice() == Err(Impatience::Aborted) {
+            let text = "aborted while connecting to rank 0";
+            return Err(Error::new(Code::Aborted, text));
         }
         if patience.left().is_some_and(|left| left.is_zero()) {
             let mut text =
@@ -646,6 +625,7 @@ mod tests {
     use super::*;
     use crate::bootstrap::interface::{Family, Filter};
     use crate::bootstrap::rendezvous::listen;
+    use std::time::Instant;
 
     const SECRET: Secret = [9; 16];
 

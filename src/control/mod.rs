@@ -2,4 +2,5 @@
 
 pub(crate) mod channel;
 pub(crate) mod patience;
+pub(crate) mod strangers;
 pub(crate) mod wire;

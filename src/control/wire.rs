@@ -4,13 +4,16 @@
 
 use super::patience::{Impatience, Patience};
 use crate::sys::fork;
-use crate::sys::net::{PollEntry, above_standard, keep_alive, poll};
+use crate::sys::net::{PollEntry, above_standard, keep_alive, poll, poll_one, start_connect};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
 
 /// No frame of ours is longer; a length beyond it ends the connection.
 pub(crate) const MAX_BODY: usize = 64 << 20;
+/// Nor is the first one of a connection, before we know whose it is.
+pub(crate) const MAX_FIRST_BODY: usize = 4 << 10;
 const HEADER: usize = 12;
 
 /// What a frame is about.
@@ -83,6 +86,8 @@ pub(crate) enum WireError {
 pub(crate) struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
+    /// The longest body that the other side may send.
+    limit: usize,
     /// Set when the other side has closed; frames received before still count.
     closed: bool,
     fork_generation: u32,
@@ -107,9 +112,47 @@ impl Connection {
         Ok(Connection {
             stream,
             received: Vec::new(),
+            limit: MAX_BODY,
             closed: false,
             fork_generation: fork::generation(),
         })
+    }
+
+    /// Connects within the limit and the patience; an abort ends the wait too.
+    pub(crate) fn connect(
+        address: &SocketAddr,
+        limit: Duration,
+        patience: &Patience,
+    ) -> std::io::Result<Connection> {
+        let until = Instant::now() + limit;
+        let stream = start_connect(address)?;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let slice = patience.slice().unwrap_or_default().min(left);
+            if slice.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            if poll_one(stream.as_raw_fd(), libc::POLLOUT, slice) {
+                break;
+            }
+        }
+        match stream.take_error()? {
+            Some(error) => Err(error),
+            None => Connection::new(stream),
+        }
+    }
+
+    /// As [`Connection::new`], for one that anybody may have made: until [`Connection::trust`] it may
+    /// send little.
+    pub(crate) fn of_stranger(stream: TcpStream) -> std::io::Result<Connection> {
+        let mut connection = Connection::new(stream)?;
+        connection.limit = MAX_FIRST_BODY;
+        Ok(connection)
+    }
+
+    /// The other side has proved that it belongs here.
+    pub(crate) fn trust(&mut self) {
+        self.limit = MAX_BODY;
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -180,7 +223,7 @@ impl Connection {
         let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
         let tag = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
         let kind = Kind::from_raw(header[4]).filter(|_| header[5..8] == [0, 0, 0]);
-        let Some(kind) = kind.filter(|_| length <= MAX_BODY) else {
+        let Some(kind) = kind.filter(|_| length <= self.limit) else {
             return Err(WireError::Garbage);
         };
         if self.received.len() < HEADER + length {
@@ -267,15 +310,21 @@ pub(crate) fn encode_error(error: &crate::Error) -> Vec<u8> {
     writer.0
 }
 
+/// The code that another rank gave its error. "In progress" is no error, and would make a caller wait
+/// for nothing.
+pub(crate) fn remote_code(raw: u32) -> crate::Code {
+    crate::Code::from_raw(raw as i32)
+        .filter(|code| *code != crate::Code::InProgress)
+        .unwrap_or(crate::Code::RemoteError)
+}
+
 /// See [`encode_error`].
 pub(crate) fn decode_error(body: &[u8]) -> crate::Error {
     let mut reader = Reader(body);
-    let code = reader
-        .u32()
-        .and_then(|raw| crate::Code::from_raw(raw as i32));
+    let code = reader.u32();
     let text = reader.text();
     crate::Error::new(
-        code.unwrap_or(crate::Code::RemoteError),
+        code.map_or(crate::Code::RemoteError, remote_code),
         text.unwrap_or_else(|| String::from("another rank failed without a text")),
     )
 }
@@ -285,7 +334,6 @@ mod tests {
     use super::*;
     use crate::control::patience::AbortFlag;
     use std::net::TcpListener;
-    use std::time::Duration;
 
     fn pair() -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,6 +1,6 @@
 //! Sockets beyond the standard library: poll, interfaces, keepalive.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -36,6 +36,52 @@ pub(crate) fn listen(address: IpAddr) -> std::io::Result<TcpListener> {
         return Err(std::io::Error::last_os_error());
     }
     above_standard(listener.into()).map(TcpListener::from)
+}
+
+/// Begins to connect, without waiting. The socket is writable when that has succeeded or failed, and
+/// its error says which.
+pub(crate) fn start_connect(address: &SocketAddr) -> std::io::Result<TcpStream> {
+    let family = match address {
+        SocketAddr::V4(_) => libc::AF_INET,
+        SocketAddr::V6(_) => libc::AF_INET6,
+    };
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the call takes integers and returns a new descriptor or -1.
+    let fd = unsafe { libc::socket(family, kind, 0) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor, and nobody else owns it.
+    let fd = above_standard(unsafe { OwnedFd::from_raw_fd(fd) })?;
+    // SAFETY: zeros are a valid value of this struct of numbers.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let storage_at = &raw mut storage;
+    let length = match address {
+        SocketAddr::V4(v4) => {
+            // SAFETY: a sockaddr_storage has the size and alignment of every address.
+            let to = unsafe { &mut *storage_at.cast::<libc::sockaddr_in>() };
+            to.sin_family = libc::AF_INET as libc::sa_family_t;
+            to.sin_port = v4.port().to_be();
+            to.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            // SAFETY: as above.
+            let to = unsafe { &mut *storage_at.cast::<libc::sockaddr_in6>() };
+            to.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            to.sin6_port = v6.port().to_be();
+            to.sin6_addr.s6_addr = v6.ip().octets();
+            to.sin6_scope_id = v6.scope_id();
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    // SAFETY: the address lives in `storage`, and is as long as `length` says.
+    let result = unsafe { libc::connect(fd.as_raw_fd(), storage_at.cast(), length as _) };
+    let error = std::io::Error::last_os_error();
+    if result != 0 && !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) {
+        return Err(error);
+    }
+    Ok(TcpStream::from(fd))
 }
 
 /// One descriptor to wait for and what became of it.
