@@ -3,7 +3,7 @@
 
 use crate::bootstrap::rendezvous::ranks_text;
 use crate::config::Tier;
-use crate::control::wire::{Reader, Writer};
+use crate::control::wire::{Reader, Writer, remote_code};
 use crate::error::{Code, Error, Result};
 
 /// Parses a comma-separated order of tiers.
@@ -107,6 +107,9 @@ impl RankInfo {
     }
 }
 
+/// So many ranks or reasons are told in full; of the others only the numbers.
+const SHOWN: usize = 8;
+
 fn who(infos: &[RankInfo], rank: usize) -> String {
     format!("rank {rank} ({})", infos[rank].place())
 }
@@ -125,14 +128,17 @@ fn odd_ones<T: PartialEq>(
             usual = candidate;
         }
     }
-    let odd: Vec<String> = values
+    let odd: Vec<usize> = (0..values.len()).filter(|r| values[*r] != *usual).collect();
+    let mut each: Vec<String> = odd
         .iter()
-        .enumerate()
-        .filter(|(_, v)| *v != usual)
-        .take(8)
-        .map(|(rank, v)| format!("{} has {}", who(infos, rank), show(v)))
+        .take(SHOWN)
+        .map(|rank| format!("{} has {}", who(infos, *rank), show(&values[*rank])))
         .collect();
-    (!odd.is_empty()).then(|| format!("{} but the others have {}", odd.join(", "), show(usual)))
+    if odd.len() > SHOWN {
+        let rest = ranks_text(odd[SHOWN..].iter().map(|r| *r as u32));
+        each.push(format!("rank {rest} have yet others"));
+    }
+    (!odd.is_empty()).then(|| format!("{} but the others have {}", each.join(", "), show(usual)))
 }
 
 /// Whether the ranks fit together at all. The error is the same on every rank.
@@ -143,7 +149,7 @@ pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
         .find_map(|(r, i)| i.fatal.as_ref().map(|f| (r, f)))
     {
         return Err(Error::new(
-            Code::from_raw(*code as i32).unwrap_or(Code::InternalError),
+            remote_code(*code),
             format!("{}: {text}", who(infos, rank)),
         ));
     }
@@ -199,25 +205,19 @@ pub(crate) fn worth_probing(tier: Tier, infos: &[RankInfo]) -> Verdict {
     match tier {
         Tier::Host => Verdict::Go,
         Tier::Native | Tier::Flagcx => {
-            let without: Vec<usize> = (0..infos.len())
-                .filter(|r| infos[*r].vendor.is_empty())
-                .collect();
-            if let Some(first) = without.first() {
-                let ranks = ranks_text(without.iter().map(|r| *r as u32));
-                return Verdict::Decline(format!("rank {ranks}: {}", infos[*first].no_native));
+            // Each rank's own reason: several may have different ones.
+            let refusals = infos.iter().map(|info| match info.no_native.as_str() {
+                "" if info.vendor.is_empty() => "no accelerator was found",
+                reason => reason,
+            });
+            if let Some(text) = reasons(infos, refusals) {
+                return Verdict::Decline(text);
             }
             // FlagCX may have several vendors in one communicator.
             if tier == Tier::Native
                 && let Some(odd) = odd_ones(infos, |i| i.vendor.clone(), Clone::clone)
             {
                 return Verdict::Decline(format!("the ranks have different vendors: {odd}"));
-            }
-            let refusing: Vec<usize> = (0..infos.len())
-                .filter(|r| !infos[*r].no_native.is_empty())
-                .collect();
-            if let Some(first) = refusing.first() {
-                let ranks = ranks_text(refusing.iter().map(|r| *r as u32));
-                return Verdict::Decline(format!("rank {ranks}: {}", infos[*first].no_native));
             }
             for (a, info) in infos.iter().enumerate() {
                 let twin = (0..a).find(|b| {
@@ -247,6 +247,59 @@ pub(crate) fn worth_probing(tier: Tier, infos: &[RankInfo]) -> Verdict {
             }
             Verdict::Go
         }
+    }
+}
+
+/// The way from tier to tier until one works. Every rank goes it alike: each step follows from what
+/// all ranks said.
+#[derive(Debug)]
+pub(crate) struct Course<'a> {
+    infos: &'a [RankInfo],
+    left: std::slice::Iter<'a, Tier>,
+    /// The tiers that are not used, and why.
+    pub declined: Vec<(Tier, String)>,
+    /// The code of the error if no tier is left: that of the last failure that had one.
+    pub code: Code,
+}
+
+impl<'a> Course<'a> {
+    /// An error if the ranks do not fit together.
+    pub(crate) fn new(infos: &'a [RankInfo]) -> Result<Course<'a>> {
+        consistent(infos)?;
+        let first = infos
+            .first()
+            .ok_or_else(|| Error::internal("an agreement without ranks"))?;
+        Ok(Course {
+            infos,
+            left: first.tiers.iter(),
+            declined: Vec::new(),
+            code: Code::NotSupported,
+        })
+    }
+
+    /// The next tier to try, or why there is none.
+    pub(crate) fn next(&mut self) -> Result<Tier> {
+        while let Some(tier) = self.left.next() {
+            match worth_probing(*tier, self.infos) {
+                Verdict::Go => return Ok(*tier),
+                Verdict::Decline(reason) => self.decline(*tier, reason),
+                Verdict::Stop(text) => return Err(Error::invalid_usage(text)),
+            }
+        }
+        let each: Vec<String> = self
+            .declined
+            .iter()
+            .map(|(tier, reason)| format!("{}: {reason}", tier.name()))
+            .collect();
+        Err(Error::new(
+            self.code,
+            format!("no tier can be used: {}", each.join("; ")),
+        ))
+    }
+
+    /// The tier that was tried last did not work.
+    pub(crate) fn decline(&mut self, tier: Tier, reason: String) {
+        self.declined.push((tier, reason));
     }
 }
 
@@ -287,16 +340,15 @@ pub(crate) fn after_probe(infos: &[RankInfo], votes: &[ProbeVote]) -> Verdict {
         return Verdict::Decline(declined);
     }
     if votes.iter().any(|v| v.version != votes[0].version) {
-        let each: Vec<String> = votes
+        // The same ones together, so that the odd rank is named in a large world too.
+        let libraries: Vec<String> = votes
             .iter()
-            .enumerate()
-            .take(16)
-            .map(|(rank, v)| format!("{}: {} ({})", who(infos, rank), v.version, v.path))
+            .map(|v| format!("{} ({})", v.version, v.path))
             .collect();
+        let each = reasons(infos, libraries.iter().map(String::as_str)).unwrap_or_default();
         return Verdict::Stop(format!(
-            "the ranks have different versions of the collective library: {}. Install the same \
-             one everywhere, or name it with FLAGOSCOMM_<VENDOR>_LIBRARY",
-            each.join(", ")
+            "the ranks have different versions of the collective library: {each}. Install the same \
+             one everywhere, or name it with FLAGOSCOMM_<VENDOR>_LIBRARY"
         ));
     }
     Verdict::Go
@@ -316,14 +368,26 @@ pub(crate) fn reasons<'a>(
     }
     let texts = groups
         .iter()
-        .take(8)
+        .take(SHOWN)
         .map(|(reason, ranks)| match ranks[..] {
             [one] => format!("{}: {reason}", who(infos, one as usize)),
             _ => format!("rank {}: {reason}", ranks_text(ranks.iter().copied())),
         });
-    let text = texts.collect::<Vec<_>>().join("; ");
-    (!groups.is_empty()).then_some(text)
+    let mut texts: Vec<String> = texts.collect();
+    let mut rest: Vec<u32> = groups
+        .iter()
+        .skip(SHOWN)
+        .flat_map(|g| g.1.clone())
+        .collect();
+    if !rest.is_empty() {
+        rest.sort_unstable();
+        texts.push(format!("rank {}: yet other reasons", ranks_text(rest)));
+    }
+    (!groups.is_empty()).then(|| texts.join("; "))
 }
+
+#[cfg(test)]
+mod properties;
 
 #[cfg(test)]
 mod tests {
@@ -413,7 +477,7 @@ mod tests {
         without[2].vendor = String::new();
         without[2].no_native = "no driver".into();
         assert!(
-            matches!(worth_probing(Tier::Native, &without), Verdict::Decline(t) if t == "rank 2: no driver")
+            matches!(worth_probing(Tier::Native, &without), Verdict::Decline(t) if t == "rank 2 (host h2, pid 102): no driver")
         );
         let mut twins = world(3);
         twins[2].uuid = twins[0].uuid;

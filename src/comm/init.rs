@@ -37,7 +37,6 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Spec {
     pub ids: Vec<IdContent>,
-    pub tiers: Vec<Tier>,
     pub info: RankInfo,
     /// The communicator to split, for a vendor that shares resources with it.
     pub parent: Option<VendorParent>,
@@ -284,7 +283,6 @@ fn begin(
         comm,
         Spec {
             ids,
-            tiers,
             info,
             parent: None,
         },

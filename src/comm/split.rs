@@ -261,7 +261,6 @@ fn child(
     comm.become_rank(rank, nranks);
     let spec = Spec {
         ids: vec![unique_id::decode(&id)?],
-        tiers: vec![parts.tier],
         info,
         parent: vendor,
     };

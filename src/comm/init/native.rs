@@ -10,7 +10,7 @@ use crate::comm::options::Options;
 use crate::comm::{Backend, Comm, Native, table};
 use crate::control::channel::Channel;
 use crate::control::patience::Patience;
-use crate::control::wire::{Reader, Writer};
+use crate::control::wire::{Reader, Writer, remote_code};
 use crate::device::DeviceWord;
 use crate::error::{Code, Error, Result};
 use crate::load;
@@ -70,7 +70,15 @@ pub(super) fn native(
     code: &mut Code,
     opened: Result<&'static Library>,
 ) -> Result<std::result::Result<Backend, String>> {
-    let vote = probe(comm, spec, &opened)?;
+    // A failure of this rank alone is a vote too: the others wait for one.
+    let vote = probe(comm, spec, &opened).unwrap_or_else(|error| {
+        given(ProbeVote {
+            reason: error.text().to_owned(),
+            version: 0,
+            path: String::new(),
+            id: Vec::new(),
+        })
+    });
     let mut ready = || match vote.try_take() {
         Ok(vote) => Some(vote.encode()),
         Err(Nothing::Late) => None,
@@ -99,7 +107,13 @@ pub(super) fn native(
         true => Some(Turn::wait(&spec.ids[0].secret, channel, patience)?),
         false => None,
     };
-    let mut helper = VendorInit::start(comm, spec, library, ids)?;
+    let mut helper =
+        VendorInit::start(comm, spec, library, ids).unwrap_or_else(|error| VendorInit {
+            result: given(Err(error)),
+            unwanted: Arc::default(),
+            title: library.row.title,
+            received: false,
+        });
     let mut own: Option<Result<Native>> = None;
     let mut ready = || {
         let result = helper.poll()?;
@@ -121,7 +135,7 @@ pub(super) fn native(
         .map(|v| vote_code(v))
         .find(|c| *c != 0);
     if let Some(first) = failed {
-        *code = Code::from_raw(first as i32).unwrap_or(Code::UnhandledCclError);
+        *code = remote_code(first);
         let texts = vote_texts(&votes);
         helper.give_up(own);
         let reasons = agree::reasons(infos, texts.iter().map(String::as_str));
@@ -145,6 +159,13 @@ pub(super) fn native(
             "the vendor's communicator is not there after a good vote",
         )),
     }
+}
+
+/// A result that is there already.
+fn given<T>(value: T) -> Receiver<T> {
+    let (sender, receiver) = queue();
+    let _ = sender.send(value);
+    receiver
 }
 
 /// Whether inits of this library have to take turns. FlagCX does what the vendor's library does.

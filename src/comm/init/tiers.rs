@@ -4,7 +4,7 @@
 use super::ids::{family, filter_for};
 use super::{Spec, host, native};
 use crate::bootstrap::rendezvous::{self, Hello};
-use crate::comm::agree::{self, RankInfo, Verdict};
+use crate::comm::agree::{Course, RankInfo};
 use crate::comm::{Backend, Comm, FirstFailure, Parts};
 use crate::config::Tier;
 use crate::control::channel::Channel;
@@ -49,40 +49,25 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
     let infos: Option<Vec<RankInfo>> = infos.iter().map(|i| RankInfo::decode(i)).collect();
     let infos = infos.ok_or_else(|| Error::internal("a rank's facts can't be read"))?;
     channel.set_names(infos.iter().map(RankInfo::place).collect());
-    agree::consistent(&infos)?;
-
-    let mut declined: Vec<(Tier, String)> = Vec::new();
-    let mut code = Code::NotSupported;
-    for tier in &spec.tiers {
-        let outcome = match agree::worth_probing(*tier, &infos) {
-            Verdict::Go => match tier {
-                Tier::Native | Tier::Flagcx => {
-                    let opened = match tier {
-                        Tier::Flagcx => load::process_flagcx(),
-                        _ => load::process_library(),
-                    };
-                    native::native(
-                        comm,
-                        spec,
-                        &mut channel,
-                        &infos,
-                        patience,
-                        &mut code,
-                        opened,
-                    )?
-                }
-                Tier::Host => {
-                    host::host(comm, &id.secret, &mut channel, &infos, patience, &mut code)?
-                }
-            },
-            Verdict::Decline(reason) => Err(reason),
-            Verdict::Stop(text) => return Err(Error::invalid_usage(text)),
+    let mut course = Course::new(&infos)?;
+    loop {
+        let tier = course.next()?;
+        let code = &mut course.code;
+        let outcome = match tier {
+            Tier::Native | Tier::Flagcx => {
+                let opened = match tier {
+                    Tier::Flagcx => load::process_flagcx(),
+                    _ => load::process_library(),
+                };
+                native::native(comm, spec, &mut channel, &infos, patience, code, opened)?
+            }
+            Tier::Host => host::host(comm, &id.secret, &mut channel, &infos, patience, code)?,
         };
         match outcome {
             Ok(backend) => {
-                say(comm, *tier, &declined, &infos, &backend);
+                say(comm, tier, &course.declined, &infos, &backend);
                 return Ok(Parts {
-                    tier: *tier,
+                    tier,
                     channel: Arc::new(Mutex::new(channel)),
                     backend,
                     infos,
@@ -92,21 +77,9 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
                     secret: id.secret,
                 });
             }
-            Err(reason) => declined.push((*tier, reason)),
+            Err(reason) => course.decline(tier, reason),
         }
     }
-    Err(Error::new(
-        code,
-        format!("no tier can be used: {}", declined_text(&declined)),
-    ))
-}
-
-fn declined_text(declined: &[(Tier, String)]) -> String {
-    let each: Vec<String> = declined
-        .iter()
-        .map(|(tier, reason)| format!("{}: {reason}", tier.name()))
-        .collect();
-    each.join("; ")
 }
 
 /// Says once, on rank 0, what was agreed and why not something better.
