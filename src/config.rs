@@ -740,24 +740,26 @@ impl Config {
     }
 }
 
+/// The configuration of an environment with these variables, and the warnings.
+#[cfg(test)]
+pub(crate) fn of_pairs(pairs: &[(&str, OsString)], secure: bool) -> (Config, Vec<String>) {
+    let mut warnings = Vec::new();
+    let find = |name: &str| pairs.iter().find(|(n, _)| *n == name);
+    let config = Config::read(&mut Reader {
+        lookup: &|name| find(name).map(|(_, value)| value.clone()),
+        secure,
+        warnings: &mut warnings,
+    });
+    (config, warnings)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(pairs: &[(&str, &str)], secure: bool) -> (Config, Vec<String>) {
-        let mut warnings = Vec::new();
-        let lookup = |name: &str| {
-            pairs
-                .iter()
-                .find(|(n, _)| *n == name)
-                .map(|(_, value)| OsString::from(value))
-        };
-        let config = Config::read(&mut Reader {
-            lookup: &lookup,
-            secure,
-            warnings: &mut warnings,
-        });
-        (config, warnings)
+        let pairs: Vec<(&str, OsString)> = pairs.iter().map(|(n, v)| (*n, v.into())).collect();
+        of_pairs(&pairs, secure)
     }
 
     #[test]

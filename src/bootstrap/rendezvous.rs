@@ -105,7 +105,7 @@ fn take_addresses(reader: &mut Reader<'_>) -> Option<Vec<SocketAddr>> {
 }
 
 impl Hello {
-    fn encode(&self, secret: &Secret) -> Vec<u8> {
+    pub(crate) fn encode(&self, secret: &Secret) -> Vec<u8> {
         let mut writer = Writer::default();
         writer
             .fixed(secret)
@@ -119,7 +119,7 @@ impl Hello {
     }
 
     /// `None`: not one of ours.
-    fn decode(body: &[u8], secret: &Secret) -> Option<(u32, Hello)> {
+    pub(crate) fn decode(body: &[u8], secret: &Secret) -> Option<(u32, Hello)> {
         let mut reader = Reader(body);
         if !same_secret(&reader.fixed()?, secret) {
             return None;

@@ -56,9 +56,14 @@ pub(crate) fn encode(content: &IdContent) -> [u8; UNIQUE_ID_BYTES] {
             }
         }
     }
+    seal(&mut id);
+    id
+}
+
+/// Writes the checksum.
+pub(crate) fn seal(id: &mut [u8; UNIQUE_ID_BYTES]) {
     let sum = checksum(&id[..CHECKED]);
     id[CHECKED..CHECKED + 8].copy_from_slice(&sum.to_le_bytes());
-    id
 }
 
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {

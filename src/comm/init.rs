@@ -10,6 +10,8 @@ mod turn;
 pub use ids::get_unique_id;
 pub(crate) use native::vendor_options;
 pub(crate) use tiers::make;
+#[cfg(test)]
+pub(crate) use tiers::{vote_code, vote_texts};
 
 use super::agree::{self, RankInfo};
 use super::options::{Limit, Options};

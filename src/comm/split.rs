@@ -19,14 +19,14 @@ const NO_COLOR: i32 = -1;
 
 /// What one rank brings to a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+pub(crate) struct Part {
     /// `None`: not a member of any child.
     color: Option<i32>,
     key: i32,
 }
 
 impl Part {
-    fn encode(self) -> Vec<u8> {
+    pub(crate) fn encode(self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer
             .u32(self.color.map_or(u32::MAX, |c| c as u32))
@@ -34,7 +34,7 @@ impl Part {
         writer.0
     }
 
-    fn decode(body: &[u8]) -> Option<Part> {
+    pub(crate) fn decode(body: &[u8]) -> Option<Part> {
         let mut reader = Reader(body);
         let color = reader.u32()? as i32;
         Some(Part {

@@ -610,7 +610,7 @@ impl Channel {
 /// While its own payload is not ready, an exchange looks this often whether it is.
 const OWN_PENDING: Duration = Duration::from_millis(1);
 
-fn decode_whole(body: &[u8], nranks: u32) -> Option<Gathered> {
+pub(crate) fn decode_whole(body: &[u8], nranks: u32) -> Option<Gathered> {
     let mut reader = Reader(body);
     (0..nranks)
         .map(|_| match reader.u32()? {

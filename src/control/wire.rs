@@ -229,9 +229,16 @@ impl Connection {
         if self.received.len() < HEADER + length {
             return Ok(None);
         }
-        let rest = self.received.split_off(HEADER + length);
-        let mut body = std::mem::replace(&mut self.received, rest);
-        body.drain(..HEADER);
+        let body = if self.received.len() == HEADER + length {
+            let mut whole = std::mem::take(&mut self.received);
+            whole.drain(..HEADER);
+            whole
+        } else {
+            // Not the rest anew for each of many small ones.
+            let body = self.received[HEADER..][..length].to_vec();
+            self.received.drain(..HEADER + length);
+            body
+        };
         Ok(Some(Frame { kind, tag, body }))
     }
 

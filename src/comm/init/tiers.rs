@@ -130,12 +130,12 @@ pub(super) fn init_vote(result: &Result<()>) -> Vec<u8> {
     writer.0
 }
 
-pub(super) fn vote_code(vote: &[u8]) -> u32 {
+pub(crate) fn vote_code(vote: &[u8]) -> u32 {
     Reader(vote).u32().unwrap_or(Code::InternalError as u32)
 }
 
 /// The texts of the ranks that failed; empty where a rank did not, or was not heard.
-pub(super) fn vote_texts(votes: &[Option<Vec<u8>>]) -> Vec<String> {
+pub(crate) fn vote_texts(votes: &[Option<Vec<u8>>]) -> Vec<String> {
     let text = |vote: &Option<Vec<u8>>| {
         let mut reader = Reader(vote.as_deref().unwrap_or_default());
         reader.u32().filter(|code| *code != 0)?;
