@@ -5,16 +5,17 @@
 //! in `tests/corpus`, in a folder for each reader.
 
 use crate::bootstrap::interface::{Family, Filter, choose};
-use crate::bootstrap::rendezvous::Hello;
+use crate::bootstrap::rendezvous::{Hello, Plan};
 use crate::bootstrap::unique_id::{self, Secret};
-use crate::comm::agree::{ProbeVote, RankInfo, parse_order};
+use crate::comm::agree::{Common, ProbeVote, RankInfo, parse_order};
 use crate::comm::init::{vote_code, vote_texts};
 use crate::comm::split::Part;
 use crate::config::{self, Tier, VARS};
-use crate::control::channel::decode_whole;
+use crate::control::gathered::Gathered;
 use crate::control::patience::{AbortFlag, Patience};
+use crate::control::tree::{MAX_FAN_OUT, Tree};
 use crate::control::wire::{
-    Connection, Kind, MAX_FIRST_BODY, Reader, WireError, Writer, decode_error, encode_error,
+    Connection, Kind, MAX_FIRST_BODY, Reader, WireError, decode_error, encode_error,
 };
 use crate::load::numbers::Numbers;
 use crate::sys::net::InterfaceAddress;
@@ -80,22 +81,25 @@ struct Target {
 }
 
 fn info() -> RankInfo {
-    RankInfo {
+    let common = Common {
         library_version: 100,
         nranks: 2,
         vendor: "nvidia".into(),
         no_native: "libnccl.so.2: not found".into(),
-        device: 1,
-        uuid: Some([3; 16]),
         machine: "boot id".into(),
         host: "host".into(),
-        pid: 77,
         pid_namespace: 4_026_531_836,
-        start_time: 12,
         tiers: Tier::DEFAULT_ORDER.to_vec(),
         checking: true,
-        fatal: Some((4, "GEMS_VENDOR".into())),
-    }
+    };
+    let mut info = RankInfo::new(common, 77, 12);
+    (info.device, info.uuid) = (1, Some([3; 16]));
+    info.fatal = Some(Box::new((4, "GEMS_VENDOR".into())));
+    info
+}
+
+fn infos(bytes: &[u8]) -> Option<std::sync::Arc<[RankInfo]>> {
+    RankInfo::decode_all(std::iter::once(bytes))
 }
 
 fn padded(bytes: &[u8]) -> [u8; UNIQUE_ID_BYTES] {
@@ -132,8 +136,8 @@ const TARGETS: &[Target] = &[
     Target {
         name: "rank_info",
         read: |bytes| {
-            if let Some(info) = RankInfo::decode(bytes) {
-                assert_eq!(RankInfo::decode(&info.encode()), Some(info));
+            if let Some(all) = infos(bytes) {
+                assert_eq!(infos(&all[0].encode()), Some(all));
             }
         },
         sound: || info().encode(),
@@ -159,32 +163,46 @@ const TARGETS: &[Target] = &[
         name: "hello",
         read: |bytes| {
             if let Some((_, hello)) = Hello::decode(bytes, &SECRET) {
-                assert!(hello.rank < hello.nranks);
-                assert!(hello.nranks as usize <= crate::types::MAX_RANKS);
+                let nranks = hello.plan.tree.nranks;
+                assert!(hello.rank < nranks && nranks as usize <= crate::types::MAX_RANKS);
+                assert!((1..=MAX_FAN_OUT).contains(&hello.plan.tree.fan_out));
+                assert!(hello.plan.id_of(hello.rank) < hello.plan.ids);
             }
         },
         sound: || {
             let hello = Hello {
-                nranks: 3,
+                plan: Plan {
+                    tree: Tree::of(3),
+                    ids: 1,
+                },
+                id: 0,
                 rank: 0,
                 pid: 7,
                 host: "h".into(),
-                hub: vec!["10.0.0.1:80".parse().expect("an address")],
+                visitor: 5,
+                asks: false,
+                listens: vec!["10.0.0.1:80".parse().expect("an address")],
             };
             hello.encode(&SECRET)
         },
     },
     Target {
-        name: "whole",
+        name: "gathered",
         read: |bytes| {
-            for nranks in [0, 1, 3, u32::MAX] {
-                let _ = decode_whole(bytes, nranks);
+            for nranks in [0, 1, 3, 40] {
+                let mut gathered = Gathered::new(nranks);
+                let mut ranks = 0;
+                let _ = gathered.unpack(0..nranks, bytes, |range, _| ranks += range.len());
+                assert!(gathered.present() <= nranks as usize && ranks >= gathered.present());
             }
         },
         sound: || {
-            let mut writer = Writer::default();
-            writer.u32(1).bytes(b"first").u32(0).u32(1).bytes(b"third");
-            writer.0
+            let mut gathered = Gathered::new(3);
+            gathered.put(0..1, b"first");
+            gathered.put(2..3, b"first and third");
+            let mut packed = Vec::new();
+            gathered.pack(0..3, |_| true, &mut packed);
+            packed
         },
     },
     Target {
@@ -198,7 +216,8 @@ const TARGETS: &[Target] = &[
     Target {
         name: "vote",
         read: |bytes| {
-            let votes = [None, Some(bytes.to_vec())];
+            let mut votes = Gathered::new(2);
+            votes.put(1..2, bytes);
             assert_eq!(vote_texts(&votes).len(), 2);
             vote_code(bytes);
         },
@@ -471,11 +490,19 @@ fn what_is_sound_is_understood() {
         (target.expect("a target").sound)()
     };
     assert!(unique_id::decode(&padded(&sound("unique_id"))).is_ok());
-    assert_eq!(RankInfo::decode(&sound("rank_info")), Some(info()));
+    assert_eq!(infos(&sound("rank_info")).as_deref(), Some(&[info()][..]));
     assert!(ProbeVote::decode(&sound("probe_vote")).is_some());
     assert!(Hello::decode(&sound("hello"), &SECRET).is_some());
     assert!(Hello::decode(&sound("hello"), &[8; 16]).is_none());
-    assert_eq!(decode_whole(&sound("whole"), 3).map(|w| w.len()), Some(3));
+    let mut gathered = Gathered::new(3);
+    assert_eq!(
+        gathered.unpack(0..3, &sound("gathered"), |_, _| {}),
+        Some(())
+    );
+    assert_eq!(
+        (gathered.of(2), gathered.present()),
+        (&b"first and third"[..], 2)
+    );
     assert_eq!(decode_error(&sound("error")).code(), Code::InternalError);
     assert!(Part::decode(&sound("split")).is_some());
     assert_eq!(

@@ -174,11 +174,11 @@ pub(crate) fn compare_calls(comm: &Comm, calls: &[Call]) -> Result<()> {
     if let Some(refused) = refused {
         return Err(refused);
     }
-    if all.iter().all(|body| *body == all[0]) {
+    if all.all().all(|body| body == all.of(0)) {
         return Ok(());
     }
     let said: Vec<String> = all
-        .iter()
+        .all()
         .enumerate()
         .take(16)
         .map(|(rank, body)| format!("rank {rank} called {}", texts(body).join(", ")))

@@ -13,7 +13,7 @@ pub(crate) use tiers::make;
 #[cfg(test)]
 pub(crate) use tiers::{vote_code, vote_texts};
 
-use super::agree::{self, RankInfo};
+use super::agree::{self, Common, RankInfo};
 use super::options::{Limit, Options};
 use super::table::{self, Handle, place};
 use super::{Backend, Comm, Made, Parts, Ranks, group, rare};
@@ -189,26 +189,22 @@ fn tiers(options: &Options) -> Result<Vec<Tier>> {
 /// What this rank says about itself. Asks the driver on the calling thread, now.
 fn own_info(nranks: u32, options: &Options, tiers: &[Tier]) -> RankInfo {
     let pid = std::process::id();
-    let mut info = RankInfo {
+    let common = Common {
         library_version: crate::internal::version_code() as u32,
         nranks,
         vendor: String::new(),
         no_native: String::new(),
-        device: -1,
-        uuid: None,
         machine: config::get()
             .hostid
             .clone()
             .unwrap_or_else(process::boot_id),
         host: process::host_name(),
-        pid,
         pid_namespace: process::namespace("pid"),
-        start_time: process::start_time(pid).unwrap_or(0),
         tiers: tiers.to_vec(),
         checking: config::get().check,
-        fatal: None,
     };
-    let fatal = |error: Error| Some((error.code() as u32, error.text().to_owned()));
+    let mut info = RankInfo::new(common, pid, process::start_time(pid).unwrap_or(0));
+    let fatal = |error: Error| Some(Box::new((error.code() as u32, error.text().to_owned())));
     let chosen = match load::process_vendor() {
         Ok(chosen) => chosen,
         Err(error) => {

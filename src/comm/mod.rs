@@ -73,7 +73,7 @@ pub(crate) struct Parts {
     pub tier: Tier,
     pub channel: Arc<Mutex<Channel>>,
     pub backend: Backend,
-    pub infos: Vec<RankInfo>,
+    pub infos: Arc<[RankInfo]>,
     /// The first failure that ended it.
     pub failed: FirstFailure,
     /// It was finalized.

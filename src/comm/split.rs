@@ -148,7 +148,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
         key,
     };
     let all = channel(&parts).allgather("a split", &own.encode(), &patience)?;
-    let all: Option<Vec<Part>> = all.iter().map(|p| Part::decode(p)).collect();
+    let all: Option<Vec<Part>> = all.all().map(Part::decode).collect();
     let all = all.ok_or_else(|| Error::internal("a rank's part of a split can't be read"))?;
     let members = own.color.map(|c| members(&all, c)).unwrap_or_default();
     let new_rank = members.iter().position(|r| *r == parent_comm.rank());
@@ -169,7 +169,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
     let mut made = Err(Error::internal("not made"));
     if let (Some(new_rank), Some(first)) = (new_rank, members.first()) {
         made = (|| {
-            let mut reader = Reader(&ids[*first as usize]);
+            let mut reader = Reader(ids.of(*first as usize));
             let code = reader.u32();
             let body = reader.bytes().unwrap_or_default();
             if code != Some(0) {
@@ -221,7 +221,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
         }
     };
     let failed: Vec<String> = votes
-        .iter()
+        .all()
         .enumerate()
         .filter(|(_, v)| !v.is_empty())
         .take(8)

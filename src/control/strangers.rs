@@ -6,12 +6,13 @@ use super::wire::{Connection, Frame};
 use crate::sys::net::PollEntry;
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// A connection that has not said who it is after this long is closed.
-const HELLO_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const HELLO_LIMIT: Duration = Duration::from_secs(10);
 /// So many are heard at once; more wait in the kernel's queue.
-const MOST: usize = 256;
+pub(crate) const MOST: usize = 64;
 /// Ranks say who they are at once. Where too many connections wait, those that have said nothing for
 /// this long make room.
 const PATIENT: Duration = Duration::from_secs(1);
@@ -20,48 +21,41 @@ const PATIENT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
     waiting: Vec<(Instant, Connection)>,
-    /// Trouble with accepting was told.
-    said: bool,
 }
 
 impl Strangers {
-    /// What to wait for.
-    pub(crate) fn poll_entries(&self) -> impl Iterator<Item = PollEntry> {
-        self.waiting.iter().map(|(_, c)| PollEntry::read(c.fd()))
+    /// What to wait for, with the listening socket unless there are enough already.
+    pub(crate) fn poll_entries(&self, listener: &TcpListener) -> impl Iterator<Item = PollEntry> {
+        let more = (self.waiting.len() < MOST).then(|| PollEntry::read(listener.as_raw_fd()));
+        let here = self.waiting.iter().map(|(_, c)| PollEntry::read(c.fd()));
+        more.into_iter().chain(here)
     }
 
-    /// Accepts those that wait at a non-blocking listening socket. Nothing that a connection or the
-    /// system's limits do to one of them ends the waiting for the others.
-    pub(crate) fn accept(&mut self, listener: &TcpListener) {
-        // Each look at the socket ends, however fast others connect.
-        for _ in 0..MOST {
-            if self.waiting.len() >= MOST {
-                // The socket stays readable, so that the caller's poll does not wait.
-                std::thread::sleep(Duration::from_millis(1));
-                return;
-            }
+    /// Closes all of them.
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// Accepts those that wait at a non-blocking listening socket. `Ok(true)`: some came. An error is
+    /// one of this process or of the system, never of a connection.
+    pub(crate) fn accept(&mut self, listener: &TcpListener) -> std::io::Result<bool> {
+        let mut some = false;
+        while self.waiting.len() < MOST {
             match listener.accept() {
                 Ok((stream, _)) => {
+                    some = true;
                     if let Ok(connection) = Connection::of_stranger(stream) {
                         self.waiting.push((Instant::now(), connection));
                     }
                 }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
-                    ) => {}
-                Err(e) => {
-                    // Out of descriptors, say: those that are here can still be served.
-                    if !std::mem::replace(&mut self.said, true) {
-                        log::warn!("a connection can't be accepted: {e}");
-                    }
-                    std::thread::sleep(Duration::from_millis(20));
-                    return;
-                }
+                Err(e) => match e.kind() {
+                    ErrorKind::WouldBlock => break,
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+                    _ => return Err(e),
+                },
             }
         }
+        Ok(some)
     }
 
     /// The first frame of each that has sent one whole. Those that sent something else are closed.

@@ -5,9 +5,11 @@
 use super::patience::{Impatience, Patience};
 use crate::sys::fork;
 use crate::sys::net::{PollEntry, above_standard, keep_alive, poll, poll_one, start_connect};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// No frame of ours is longer; a length beyond it ends the connection.
@@ -22,7 +24,7 @@ const HEADER: usize = 12;
 pub(crate) enum Kind {
     /// First frame of a rank to a rendezvous.
     Hello = 1,
-    /// Rendezvous to all: everybody is here, and where the hub listens.
+    /// Rendezvous to a rank: where its parent listens; or, without addresses, that all are here.
     Table = 2,
     /// A fault that concerns the receiver: code and text.
     Fail = 3,
@@ -30,11 +32,11 @@ pub(crate) enum Kind {
     Query = 4,
     /// Rendezvous to rank: the missing ranks, as text.
     Missing = 5,
-    /// First frame of a rank to the hub.
+    /// First frame of a rank to its parent; to the rendezvous: it is connected to its parent.
     Join = 6,
-    /// A rank's part of an exchange.
+    /// Payloads of an exchange, on their way to rank 0.
     Part = 7,
-    /// The hub's result of an exchange.
+    /// The result of an exchange, on its way from rank 0.
     Whole = 8,
     /// The communicator was aborted.
     Abort = 9,
@@ -46,6 +48,8 @@ pub(crate) enum Kind {
     Cancel = 12,
     /// Rendezvous to rank: it is counted.
     Welcome = 13,
+    /// Rendezvous to rank: too many wait here; come again after so many milliseconds.
+    Later = 14,
 }
 
 impl Kind {
@@ -53,7 +57,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Table, Fail, Query, Missing, Join, Part, Whole, Abort, Bye, Dead, Cancel,
-            Welcome,
+            Welcome, Later,
         ]
         .into_iter()
         .find(|k| *k as u8 == raw)
@@ -88,6 +92,9 @@ pub(crate) struct Connection {
     received: Vec<u8>,
     /// The longest body that the other side may send.
     limit: usize,
+    /// Frames that the other side has not taken yet, and how much of the first it has.
+    unsent: VecDeque<Arc<[u8]>>,
+    taken: usize,
     /// Set when the other side has closed; frames received before still count.
     closed: bool,
     fork_generation: u32,
@@ -113,6 +120,8 @@ impl Connection {
             stream,
             received: Vec::new(),
             limit: MAX_BODY,
+            unsent: VecDeque::new(),
+            taken: 0,
             closed: false,
             fork_generation: fork::generation(),
         })
@@ -167,31 +176,56 @@ impl Connection {
         body: &[u8],
         patience: &Patience,
     ) -> Result<(), WireError> {
-        let mut bytes = Vec::with_capacity(HEADER + body.len());
-        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&[kind as u8, 0, 0, 0]);
-        bytes.extend_from_slice(&tag.to_le_bytes());
-        bytes.extend_from_slice(body);
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            match self.stream.write(rest) {
-                Ok(sent) => rest = &rest[sent..],
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    let slice = patience.slice().map_err(WireError::Impatient)?;
-                    let mut entry = PollEntry::read(self.fd());
-                    entry.want_write = true;
-                    poll(&mut [entry], slice);
-                }
-                Err(e)
-                    if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
-                {
-                    return Err(WireError::Closed);
-                }
-                Err(e) => return Err(WireError::Io(e)),
-            }
+        self.post(encode_frame(kind, tag, body))?;
+        while !self.flush()? {
+            let slice = patience.slice().map_err(WireError::Impatient)?;
+            poll(&mut [PollEntry::write(self.fd())], slice);
         }
         Ok(())
+    }
+
+    /// Sends a frame of [`encode_frame`] without waiting; what the other side does not take now
+    /// goes with [`Connection::flush`].
+    pub(crate) fn post(&mut self, frame: Arc<[u8]>) -> Result<(), WireError> {
+        self.unsent.push_back(frame);
+        self.flush().map(drop)
+    }
+
+    /// Sends what was posted, as far as it goes without waiting. `true`: nothing is left.
+    pub(crate) fn flush(&mut self) -> Result<bool, WireError> {
+        while let Some(frame) = self.unsent.front() {
+            match self.stream.write(&frame[self.taken..]) {
+                Ok(sent) => {
+                    self.taken += sent;
+                    if self.taken == frame.len() {
+                        self.taken = 0;
+                        self.unsent.pop_front();
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(e) => {
+                    // Nothing can be sent any more.
+                    self.unsent.clear();
+                    self.taken = 0;
+                    return Err(match e.kind() {
+                        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => WireError::Closed,
+                        _ => WireError::Io(e),
+                    });
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether something posted has not been taken yet.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Whether [`Connection::try_receive`] may have something to say although nothing new came.
+    pub(crate) fn has_received(&self) -> bool {
+        self.closed || !self.received.is_empty()
     }
 
     /// The next complete frame, if one is here. Frames that arrived before the other side closed
@@ -252,6 +286,16 @@ impl Connection {
             poll(&mut [PollEntry::read(self.fd())], slice);
         }
     }
+}
+
+/// A frame as it goes over the wire.
+pub(crate) fn encode_frame(kind: Kind, tag: u32, body: &[u8]) -> Arc<[u8]> {
+    let mut bytes = Vec::with_capacity(HEADER + body.len());
+    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&[kind as u8, 0, 0, 0]);
+    bytes.extend_from_slice(&tag.to_le_bytes());
+    bytes.extend_from_slice(body);
+    bytes.into()
 }
 
 /// Writes the parts of a message body.

@@ -93,9 +93,9 @@ impl ShmEngine {
         })
     }
 
-    /// Decides whether waits spin, once all ranks have said where they may run: they may be bound to
-    /// a core each, or all to the same one.
-    fn choose_wait(&self) {
+    /// Decides whether waits spin, once all ranks have attached and so have said where they may run:
+    /// they may be bound to a core each, or all to the same one. The first collective does it, too.
+    pub(crate) fn choose_wait(&self) {
         let cpus: [u64; CPU_WORDS] = std::array::from_fn(|word| {
             (0..self.ranks).fold(0, |all, rank| all | self.map.cpus(rank, word).load(Relaxed))
         });

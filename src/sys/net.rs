@@ -87,6 +87,7 @@ pub(crate) fn start_connect(address: &SocketAddr) -> std::io::Result<TcpStream> 
 /// One descriptor to wait for and what became of it.
 pub(crate) struct PollEntry {
     pub fd: RawFd,
+    pub want_read: bool,
     pub want_write: bool,
     pub readable: bool,
     pub writable: bool,
@@ -97,9 +98,19 @@ impl PollEntry {
     pub(crate) fn read(fd: RawFd) -> PollEntry {
         PollEntry {
             fd,
+            want_read: true,
             want_write: false,
             readable: false,
             writable: false,
+        }
+    }
+
+    /// Waits until something can be written.
+    pub(crate) fn write(fd: RawFd) -> PollEntry {
+        PollEntry {
+            want_read: false,
+            want_write: true,
+            ..PollEntry::read(fd)
         }
     }
 }
@@ -111,7 +122,8 @@ pub(crate) fn poll(entries: &mut [PollEntry], timeout: Duration) {
         .iter()
         .map(|e| libc::pollfd {
             fd: e.fd,
-            events: libc::POLLIN | if e.want_write { libc::POLLOUT } else { 0 },
+            events: if e.want_read { libc::POLLIN } else { 0 }
+                | if e.want_write { libc::POLLOUT } else { 0 },
             revents: 0,
         })
         .collect();
@@ -136,6 +148,29 @@ pub(crate) fn poll_one(fd: RawFd, events: libc::c_short, timeout: Duration) -> b
     let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
     // SAFETY: one entry, as the count says.
     unsafe { libc::poll(&mut entry, 1, ms) > 0 }
+}
+
+/// What to say when a call has found no free descriptor: which limit that was. `None`: another error.
+pub(crate) fn out_of_descriptors(error: &std::io::Error) -> Option<String> {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => {
+            let mut limit = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            // SAFETY: the out-pointer is a live local.
+            unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+            Some(format!(
+                "this process may have {} open files at once (ulimit -n; up to {} without more \
+                 rights) and has as many",
+                limit.rlim_cur, limit.rlim_max
+            ))
+        }
+        Some(libc::ENFILE) => Some(String::from(
+            "this machine has as many open files as it may have (sysctl fs.file-max)",
+        )),
+        _ => None,
+    }
 }
 
 /// Makes a dead or unreachable host visible on an otherwise silent connection.

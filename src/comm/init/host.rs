@@ -10,12 +10,9 @@ use crate::control::channel::Channel;
 use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer, remote_code};
 use crate::error::{Code, Error, Result};
-use crate::host::op::{HostOp, WaitPolicy};
 use crate::host::shm::ShmEngine;
 use crate::sys::memory::Segment;
 use crate::sys::{process, unix};
-use crate::types::{DataType, OpKind, RedOp, Reduction};
-use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,6 +44,7 @@ pub(super) fn host(
     };
     // Rank 0 makes the segment and says under which name it can be had.
     let mut made = None;
+    let mut attached: Option<ShmEngine> = None;
     let mut offer: Result<Vec<u8>> = Ok(Vec::new());
     if comm.rank() == 0 {
         offer = (|| {
@@ -54,7 +52,9 @@ pub(super) fn host(
                 .map_err(|e| Error::system("the kernel gave no random bytes", e))?;
             let name = [&b"flagos-comm-"[..], &token].concat();
             let (segment, fd) = Segment::create(bytes)?;
-            made = Some((segment, fd, unix::listen(&name)?));
+            let listener = unix::listen(&name)?;
+            attached = Some(ShmEngine::attach(Arc::new(segment), 0, comm.nranks())?);
+            made = Some((fd, listener));
             Ok(name)
         })();
     }
@@ -66,7 +66,7 @@ pub(super) fn host(
             .bytes(error.text().as_bytes()),
     };
     let offers = channel.allgather("the offer of shared memory", &writer.0, patience)?;
-    let mut reader = Reader(&offers[0]);
+    let mut reader = Reader(offers.of(0));
     let offer_code = reader.u32().unwrap_or(Code::InternalError as u32);
     let name = reader.bytes().unwrap_or_default().to_vec();
     if offer_code != 0 {
@@ -76,10 +76,9 @@ pub(super) fn host(
 
     let mut served = 1;
     let mut visitors = Visitors::default();
-    let mut attached: Option<ShmEngine> = None;
     let mut ready = || {
         let result: Result<()> = (|| match &made {
-            Some((_, fd, listener)) => {
+            Some((fd, listener)) => {
                 for stream in visitors.admit(listener, secret, Instant::now())? {
                     let until = Instant::now() + HAND_OVER_LIMIT;
                     unix::send_fd(stream.as_fd(), fd.as_fd(), until)?;
@@ -113,59 +112,17 @@ pub(super) fn host(
         patience,
     )?;
     let texts = vote_texts(&votes);
-    let failed = votes
-        .iter()
-        .flatten()
-        .map(|v| vote_code(v))
-        .find(|c| *c != 0);
+    let failed = votes.iter().flatten().map(vote_code).find(|c| *c != 0);
     if let Some(first) = failed {
         *code = remote_code(first);
     }
     if let Some(reasons) = agree::reasons(infos, texts.iter().map(String::as_str)) {
         return Ok(Err(reasons));
     }
-    let engine = match (attached, made) {
-        (Some(engine), _) => engine,
-        (None, Some((segment, ..))) => {
-            ShmEngine::attach(Arc::new(segment), comm.rank(), comm.nranks())?
-        }
-        (None, None) => return Err(Error::internal("no segment after a good vote")),
-    };
-    // The first collective shows the engine on which processors the ranks may run.
-    let first = HostOp {
-        kind: OpKind::Barrier,
-        send: std::ptr::null(),
-        recv: std::ptr::null_mut(),
-        count: 0,
-        dtype: DataType::Int8,
-        reduction: Reduction::Builtin(RedOp::Sum),
-        root: 0,
-        vector: None,
-    };
-    // SAFETY: a barrier has no buffers.
-    unsafe { engine.run(&first, &InitWait(patience, RefCell::new(channel)))? };
+    let engine = attached.ok_or_else(|| Error::internal("no shared memory after a good vote"))?;
+    // All have attached: where each may run is known before the first collective.
+    engine.choose_wait();
     Ok(Ok(Backend::Host(Arc::new(engine))))
-}
-
-/// The wait of an init inside the engine: its limits, and the channel, which knows who has died.
-struct InitWait<'a>(&'a Patience, RefCell<&'a mut Channel>);
-
-impl WaitPolicy for InitWait<'_> {
-    fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
-        self.0.slice().map(drop).map_err(|end| {
-            let missing = rendezvous::ranks_text(waiting_for());
-            match end {
-                Impatience::Expired => Error::new(
-                    Code::Timeout,
-                    format!("timed out in the first barrier; missing: rank {missing}"),
-                ),
-                Impatience::Aborted => Error::new(Code::Aborted, "aborted in the first barrier"),
-            }
-        })?;
-        let mut channel = self.1.borrow_mut();
-        channel.look()?;
-        channel.first_dead()
-    }
 }
 
 /// How long rank 0 may need to be heard at all, and to pass a descriptor on.

@@ -86,10 +86,7 @@ pub(super) fn native(
     };
     let phase = "the vote on the vendor's library";
     let votes = channel.allgather_when(phase, &mut ready, &|_| false, patience)?;
-    let votes: Option<Vec<ProbeVote>> = votes
-        .iter()
-        .map(|v| ProbeVote::decode(v.as_deref()?))
-        .collect();
+    let votes: Option<Vec<ProbeVote>> = votes.iter().map(|v| ProbeVote::decode(v?)).collect();
     let votes = votes.ok_or_else(|| Error::internal("a rank's vote can't be read"))?;
     match agree::after_probe(infos, &votes) {
         Verdict::Go => {}
@@ -129,11 +126,7 @@ pub(super) fn native(
             return Err(error);
         }
     };
-    let failed = votes
-        .iter()
-        .flatten()
-        .map(|v| vote_code(v))
-        .find(|c| *c != 0);
+    let failed = votes.iter().flatten().map(vote_code).find(|c| *c != 0);
     if let Some(first) = failed {
         *code = remote_code(first);
         let texts = vote_texts(&votes);
@@ -208,7 +201,7 @@ fn make_pairs(
     }
     let all = channel.allgather("the exchange of ids of pairs", &writer.0, patience)?;
     let mut ids: Vec<Vec<u8>> = vec![Vec::new(); nranks];
-    for (other, body) in all.iter().enumerate() {
+    for (other, body) in all.all().enumerate() {
         let mut reader = Reader(body);
         let code = reader.u32();
         if code != Some(0) {
