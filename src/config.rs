@@ -107,6 +107,14 @@ const CHECK: Var = Var {
     default: "0 (the host tier always checks)",
     meaning: "Compare every rank's call before it is handed to the vendor's library.",
 };
+const LIVENESS: Var = Var {
+    name: "FLAGOSCOMM_LIVENESS",
+    kind: Kind::Seconds,
+    default: "0 (only calls look)",
+    meaning: "Starts a thread that watches the other ranks of communicators on vendors' libraries. One that has died, \
+              or from which nothing was heard for so long, is reported, and the vendor's communicator \
+              is aborted, which frees what waits on the device. The same on all ranks.",
+};
 const SOCKET_IFNAME: Var = Var {
     name: "FLAGOSCOMM_SOCKET_IFNAME",
     kind: Kind::Text,
@@ -164,6 +172,7 @@ pub(crate) static VARS: &[&Var] = &[
     &DESTROY_TIMEOUT,
     &DEVICE,
     &CHECK,
+    &LIVENESS,
     &SOCKET_IFNAME,
     &SOCKET_FAMILY,
     &HOSTID,
@@ -440,6 +449,8 @@ pub(crate) struct Config {
     pub(crate) device: Option<DeviceMode>,
     /// FLAGOSCOMM_CHECK.
     pub(crate) check: bool,
+    /// FLAGOSCOMM_LIVENESS; `None`: no thread watches.
+    pub(crate) liveness: Option<Duration>,
     /// FLAGOSCOMM_SOCKET_IFNAME.
     pub(crate) socket_ifname: Option<String>,
     /// FLAGOSCOMM_SOCKET_FAMILY.
@@ -724,6 +735,11 @@ impl Config {
                 _ => None,
             },
             check: reader.boolean(&CHECK).unwrap_or(false),
+            // Less would take a busy machine for a dead one.
+            liveness: reader
+                .seconds(&LIVENESS)
+                .flatten()
+                .map(|limit| limit.max(Duration::from_millis(200))),
             socket_ifname: reader.text(&SOCKET_IFNAME),
             socket_family: match reader.word(&SOCKET_FAMILY) {
                 Some("ipv4") => Some(SocketFamily::Ipv4),
@@ -836,6 +852,14 @@ mod tests {
             Some(Duration::from_millis(2500))
         );
         assert_eq!(config.timeouts.destroy, None);
+    }
+
+    #[test]
+    fn liveness() {
+        let limit = |value| read(&[("FLAGOSCOMM_LIVENESS", value)], false).0.liveness;
+        assert_eq!(limit("3"), Some(Duration::from_secs(3)));
+        assert_eq!(limit("0.001"), Some(Duration::from_millis(200)));
+        assert_eq!((limit("0"), limit("")), (None, None));
     }
 
     #[test]

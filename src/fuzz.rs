@@ -91,6 +91,7 @@ fn info() -> RankInfo {
         pid_namespace: 4_026_531_836,
         tiers: Tier::DEFAULT_ORDER.to_vec(),
         checking: true,
+        liveness_ms: 3000,
     };
     let mut info = RankInfo::new(common, 77, 12);
     (info.device, info.uuid) = (1, Some([3; 16]));

@@ -265,7 +265,6 @@ struct Guest {
 /// Who has to come to this id.
 struct Roster {
     plan: Plan,
-    id: u32,
     /// Ranks that ask for their parents, and ranks that are asked for.
     children: BTreeSet<u32>,
     parents: BTreeSet<u32>,
@@ -283,7 +282,6 @@ impl Roster {
             .collect();
         Roster {
             plan,
-            id,
             children,
             stays: parents.first().copied(),
             parents,

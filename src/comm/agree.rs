@@ -59,6 +59,8 @@ pub(crate) struct Common {
     pub tiers: Vec<Tier>,
     /// Calls are compared across ranks also on vendor tiers.
     pub checking: bool,
+    /// Ranks of vendor tiers show each other that they are alive, within so many milliseconds; 0: no.
+    pub liveness_ms: u32,
 }
 
 impl std::ops::Deref for RankInfo {
@@ -82,7 +84,7 @@ impl Common {
         w.bytes(self.machine.as_bytes()).bytes(self.host.as_bytes());
         w.u64(self.pid_namespace);
         w.bytes(&self.tiers.iter().map(|t| *t as u8).collect::<Vec<_>>());
-        w.u32(u32::from(self.checking));
+        w.u32(u32::from(self.checking)).u32(self.liveness_ms);
     }
 
     fn decode(r: &mut Reader<'_>) -> Option<Common> {
@@ -100,6 +102,7 @@ impl Common {
                 .map(|t| Tier::from_raw(*t))
                 .collect::<Option<_>>()?,
             checking: r.u32()? != 0,
+            liveness_ms: r.u32()?,
         })
     }
 }
@@ -259,6 +262,10 @@ pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
                 |i| i.checking,
                 |c| String::from(if *c { "on" } else { "off" }),
             ),
+        ),
+        (
+            "watching of each other (FLAGOSCOMM_LIVENESS, in ms)",
+            odd_ones(infos, |i| i.liveness_ms, number),
         ),
     ];
     match faults
@@ -503,6 +510,7 @@ mod tests {
             pid_namespace: 1,
             tiers: Tier::DEFAULT_ORDER.to_vec(),
             checking: false,
+            liveness_ms: 0,
         };
         let mut info = RankInfo::new(common, 100 + rank, 5);
         info.device = rank as i32;

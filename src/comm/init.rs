@@ -16,7 +16,7 @@ pub(crate) use tiers::{vote_code, vote_texts};
 use super::agree::{self, Common, RankInfo};
 use super::options::{Limit, Options};
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, Made, Parts, Ranks, group, rare};
+use super::{Backend, Comm, Made, Parts, Ranks, group, rare, watch};
 use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::{self, IdContent};
 use crate::config::{self, DeviceMode, Tier};
@@ -202,6 +202,7 @@ fn own_info(nranks: u32, options: &Options, tiers: &[Tier]) -> RankInfo {
         pid_namespace: process::namespace("pid"),
         tiers: tiers.to_vec(),
         checking: config::get().check,
+        liveness_ms: watch::agreed_ms(),
     };
     let mut info = RankInfo::new(common, pid, process::start_time(pid).unwrap_or(0));
     let fatal = |error: Error| Some(Box::new((error.code() as u32, error.text().to_owned())));
@@ -611,5 +612,7 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
         }
     }
     *made = Made::Ready(Arc::clone(parts));
+    drop(made);
+    watch::start(handle, comm, parts);
     Ok(())
 }

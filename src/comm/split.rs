@@ -363,7 +363,9 @@ pub(crate) fn make_shrunk(comm: &Comm, shrink: &Shrink) -> Result<Parts> {
     let id = meet(&parts, survivors, rank, excluded, &patience)?;
     let native = parts
         .native()
-        .filter(|n| n.library().symbols.comm_shrink.is_some());
+        .filter(|n| n.library().symbols.comm_shrink.is_some())
+        // Ranks that are watched may have lost their vendor's communicator by now, and others not yet.
+        .filter(|_| parts.infos[parent.rank() as usize].liveness_ms == 0);
     let vendor = native.map(|_| VendorParent::Shrink {
         parent: shrink.parent,
         excluded: excluded.clone(),

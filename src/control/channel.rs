@@ -98,6 +98,15 @@ pub(crate) struct Channel {
     names: Option<Names>,
     /// The first failure; every later exchange returns it.
     failed: Option<Error>,
+    /// The ranks show each other that they are alive.
+    beats: Option<Beats>,
+}
+
+/// See [`Channel::start_beats`].
+#[derive(Debug)]
+struct Beats {
+    limit: Duration,
+    last: Instant,
 }
 
 impl std::fmt::Debug for Channel {
@@ -146,6 +155,7 @@ impl Channel {
             gone: BTreeMap::new(),
             names: None,
             failed: None,
+            beats: None,
         }
     }
 
@@ -412,6 +422,7 @@ impl Channel {
         };
         let mut heard: Vec<Side> = self.sides().collect();
         loop {
+            self.beat();
             let mut pending = exchange.parts.get(self.rank as usize).is_none();
             if pending
                 && exchange.trouble.is_none()
@@ -757,6 +768,68 @@ impl Channel {
             link.early.append(&mut early);
         }
         result
+    }
+
+    /// From now on every rank shows its neighbours that it is alive, and one that has not done so for
+    /// as long as the limit counts as dead. All ranks have to do this.
+    pub(crate) fn start_beats(&mut self, limit: Duration) {
+        for side in self.sides() {
+            if let Some(link) = self.link(side) {
+                link.connection.excuse();
+            }
+        }
+        self.beats = Some(Beats {
+            limit,
+            last: Instant::now(),
+        });
+        self.send_beats();
+    }
+
+    /// To be called several times within the limit.
+    pub(crate) fn beat(&mut self) {
+        let Some(beats) = &mut self.beats else {
+            return;
+        };
+        let limit = beats.limit;
+        let since = beats.last.elapsed();
+        if since < limit / 4 {
+            return;
+        }
+        beats.last = Instant::now();
+        for side in self.sides() {
+            let Some(link) = self.link(side) else {
+                continue;
+            };
+            if since > limit / 2 {
+                // This process itself stood still, perhaps with the others.
+                link.connection.excuse();
+            }
+            if link.connection.silent_for() > limit {
+                let rank = self.rank_at(side);
+                *self.link(side) = None;
+                let text = format!(
+                    "{} has not been heard of for {:.1} s: it was stopped, or the network to it is \
+                     cut (the limit: FLAGOSCOMM_LIVENESS)",
+                    self.who(rank),
+                    limit.as_secs_f64()
+                );
+                log::warn!("{text}");
+                self.spread_news(rank, Peer::Dead(text), side);
+            }
+        }
+        self.send_beats();
+    }
+
+    fn send_beats(&mut self) {
+        let frame = encode_frame(Kind::Beat, 0, &[]);
+        for side in self.sides() {
+            if let Some(link) = self.link(side)
+                && !link.connection.has_unsent()
+            {
+                // That it is gone is found by reading.
+                let _ = link.connection.post(Arc::clone(&frame));
+            }
+        }
     }
 
     /// Whether no rank is known to have left or died.

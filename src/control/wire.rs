@@ -50,6 +50,8 @@ pub(crate) enum Kind {
     Welcome = 13,
     /// Rendezvous to rank: too many wait here; come again after so many milliseconds.
     Later = 14,
+    /// Sent now and then by ranks that watch each other: it is alive.
+    Beat = 15,
 }
 
 impl Kind {
@@ -57,7 +59,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Table, Fail, Query, Missing, Join, Part, Whole, Abort, Bye, Dead, Cancel,
-            Welcome, Later,
+            Welcome, Later, Beat,
         ]
         .into_iter()
         .find(|k| *k as u8 == raw)
@@ -95,6 +97,8 @@ pub(crate) struct Connection {
     /// Frames that the other side has not taken yet, and how much of the first it has.
     unsent: VecDeque<Arc<[u8]>>,
     taken: usize,
+    /// When something came last.
+    heard: Instant,
     /// Set when the other side has closed; frames received before still count.
     closed: bool,
     fork_generation: u32,
@@ -122,6 +126,7 @@ impl Connection {
             limit: MAX_BODY,
             unsent: VecDeque::new(),
             taken: 0,
+            heard: Instant::now(),
             closed: false,
             fork_generation: fork::generation(),
         })
@@ -231,7 +236,6 @@ impl Connection {
     /// The next complete frame, if one is here. Frames that arrived before the other side closed
     /// come first, then [`WireError::Closed`].
     pub(crate) fn try_receive(&mut self) -> Result<Option<Frame>, WireError> {
-        let mut buffer = [0u8; 16 << 10];
         loop {
             if let Some(frame) = self.take_frame()? {
                 return Ok(Some(frame));
@@ -239,15 +243,43 @@ impl Connection {
             if self.closed {
                 return Err(WireError::Closed);
             }
+            if !self.pull()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Takes some of what came from the kernel. `false`: nothing did.
+    fn pull(&mut self) -> Result<bool, WireError> {
+        let mut buffer = [0u8; 16 << 10];
+        loop {
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.closed = true,
-                Ok(got) => self.received.extend_from_slice(&buffer[..got]),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Ok(got) => {
+                    self.received.extend_from_slice(&buffer[..got]);
+                    self.heard = Instant::now();
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => self.closed = true,
                 Err(e) => return Err(WireError::Io(e)),
             }
+            return Ok(true);
         }
+    }
+
+    /// How long nothing has come.
+    pub(crate) fn silent_for(&mut self) -> Duration {
+        // Something may be here that nobody has looked at. What is wrong is found by who reads.
+        if !self.closed && self.received.len() < MAX_FIRST_BODY {
+            let _ = self.pull();
+        }
+        self.heard.elapsed()
+    }
+
+    /// Counts the silence from now.
+    pub(crate) fn excuse(&mut self) {
+        self.heard = Instant::now();
     }
 
     fn take_frame(&mut self) -> Result<Option<Frame>, WireError> {

@@ -7,7 +7,7 @@ use super::turn::Turn;
 use super::{Spec, VendorParent};
 use crate::comm::agree::{self, ProbeVote, RankInfo, Verdict};
 use crate::comm::options::Options;
-use crate::comm::{Backend, Comm, Native, table};
+use crate::comm::{Backend, Comm, End, Native, table};
 use crate::control::channel::Channel;
 use crate::control::patience::Patience;
 use crate::control::wire::{Reader, Writer, remote_code};
@@ -375,7 +375,11 @@ impl VendorInit {
                 }
                 comm.bind(driver, device);
                 check_answers(&comm, nranks, rank, device)?;
-                Ok(Native { comm, word })
+                Ok(Native {
+                    comm,
+                    word,
+                    end: End::default(),
+                })
             };
             let result = made();
             // Nobody waits any more: what came too late goes again.
