@@ -7,3 +7,4 @@ mod foreign;
 mod header;
 mod life;
 mod programs;
+mod secure;
