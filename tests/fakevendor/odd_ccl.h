@@ -40,7 +40,7 @@ static int translate(ncclResult_t r);
 /* A type in a library's numbers. The engine has no name for some, which it moves as several elements, and can't reduce. */
 struct type { int value; ncclDataType_t dt; unsigned times; };
 
-static const struct type *find_type(const struct type *table, size_t n, int value)
+__attribute__((unused)) static const struct type *find_type(const struct type *table, size_t n, int value)
 {
     for (size_t i = 0; i < n; i++)
         if (table[i].value == value)
