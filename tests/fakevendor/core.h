@@ -1,5 +1,5 @@
-/* What the driver stand-in offers to the runtime and CCL stand-ins: one table of functions, found by the symbol
- * `fake_driver_table`. None of these functions writes to the call log. */
+/* What the library with the machine's state (the driver stand-in, or libfakemachine.so) offers to the runtime and CCL
+ * stand-ins: one table of functions, found by the symbol `fake_driver_table`. None of these functions writes to the call log. */
 #ifndef FAKE_CORE_H
 #define FAKE_CORE_H
 #include "abi/cuda.h"
@@ -48,6 +48,8 @@ struct fk_memory {
     X(int, host_register, (void *, size_t)) \
     X(int, host_unregister, (void *)) \
     X(void, mem_info, (size_t *, size_t *)) \
+    /* From a task: what it will write here is hidden from copies to the host, until the host waits for this stream. */ \
+    X(void, hold_back, (char *view, size_t)) \
     X(int, memcpy, (void *, const void *, size_t, int, cudaStream_t, bool sync)) \
     X(int, memset, (void *, int, size_t, cudaStream_t, bool sync)) \
     X(int, stream_create, (cudaStream_t *, unsigned)) \
@@ -63,6 +65,7 @@ struct fk_memory {
     X(int, event_create, (cudaEvent_t *, unsigned)) \
     X(int, event_record, (cudaEvent_t, cudaStream_t)) \
     X(int, event_query, (cudaEvent_t, bool wait)) \
+    X(int, event_device, (cudaEvent_t, int *)) \
     X(int, event_elapsed, (float *, cudaEvent_t, cudaEvent_t)) \
     X(int, event_destroy, (cudaEvent_t)) \
     X(int, host_func, (cudaStream_t, cudaHostFn_t, void *)) \

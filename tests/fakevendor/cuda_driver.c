@@ -1,4 +1,5 @@
-/* Stand-in of the CUDA driver (libcuda.so.1). It holds the whole state of the fake machine: devices, memory, streams,
+/* Stand-in of the CUDA driver (libcuda.so.1); with only its fake_* functions exported it is libfakemachine.so, the machine
+ * of the other vendors. It holds the whole state of the fake machine: devices, memory, streams,
  * events, graphs, and one current device per thread. The runtime and NCCL stand-ins reach it through core.h. */
 #define _GNU_SOURCE
 #include "core.h"
@@ -12,6 +13,7 @@
 static _Thread_local int t_device = -1;
 static _Thread_local int t_capture_mode = cudaStreamCaptureModeGlobal;
 static _Thread_local int t_in_host_func;
+static _Thread_local const struct fk_stream *t_stream; /* on a stream's own thread */
 
 static pthread_mutex_t G = PTHREAD_MUTEX_INITIALIZER; /* everything but the queues */
 static atomic_int inited;
@@ -302,6 +304,7 @@ static void *worker(void *arg)
 {
     struct fk_stream *s = arg;
     t_device = s->device;
+    t_stream = s;
     pthread_mutex_lock(&s->mu);
     for (;;) {
         struct entry *e = s->head;
@@ -511,6 +514,99 @@ static int core_stream_push(cudaStream_t h, int null_device, fk_task *t)
     return r;
 }
 
+/* ---- results that the host does not see yet ---- */
+
+/* What the host still sees of a piece of device memory, until it synchronises the stream that wrote there. Copies on
+ * that stream, and everything on devices, see the truth. */
+struct stale {
+    const struct fk_stream *stream;
+    int device;
+    char *view, *old;
+    size_t n;
+    struct stale *next; /* oldest first */
+};
+static pthread_mutex_t stale_mu = PTHREAD_MUTEX_INITIALIZER;
+static struct stale *stales;
+static atomic_int n_stales;
+
+/* The bytes that [a, a + n) shares with a piece. */
+static size_t shared_part(const struct stale *e, const char *a, size_t n, const char **from)
+{
+    const char *end = a + n < e->view + e->n ? a + n : e->view + e->n;
+    *from = a > e->view ? a : e->view;
+    return end > *from ? (size_t)(end - *from) : 0;
+}
+
+/* Puts the old bytes over a copy of [view, view + n). Needs stale_mu. */
+static void show_old(char *copy, const char *view, size_t n, const struct fk_stream *reader)
+{
+    for (struct stale *e = stales; e; e = e->next) {
+        const char *from;
+        size_t k = shared_part(e, view, n, &from);
+        if (k && (!reader || e->stream != reader))
+            memcpy(copy + (from - view), e->old + (from - e->view), k);
+    }
+}
+
+static void core_hold_back(char *view, size_t n)
+{
+    struct stale *e = calloc(1, sizeof *e), **p = &stales;
+    *e = (struct stale){.stream = t_stream, .device = t_device, .view = view, .n = n, .old = malloc(n)};
+    pthread_mutex_lock(&stale_mu);
+    memcpy(e->old, view, n);
+    show_old(e->old, view, n, NULL);
+    while (*p)
+        p = &(*p)->next;
+    *p = e;
+    n_stales++;
+    pthread_mutex_unlock(&stale_mu);
+}
+
+/* The host may see the truth of [view, view + n) now, in what is older than `upto` (NULL: in everything). Needs stale_mu. */
+static void show_new(const char *view, size_t n, const struct stale *upto)
+{
+    for (struct stale *e = stales; e && e != upto; e = e->next) {
+        const char *from;
+        size_t k = shared_part(e, view, n, &from);
+        if (k)
+            memcpy(e->old + (from - e->view), from, k);
+    }
+}
+
+/* The host has waited for a stream, or (NULL) for all of a device; or the memory from `gone` on is freed. */
+static void stale_end(const struct fk_stream *s, int device, const char *gone, size_t n)
+{
+    if (!n_stales)
+        return;
+    pthread_mutex_lock(&stale_mu);
+    for (struct stale **p = &stales; *p;) {
+        struct stale *e = *p;
+        const char *from;
+        bool free_it = gone ? shared_part(e, gone, n, &from) > 0 : s ? e->stream == s : e->device == device;
+        if (!free_it) {
+            p = &e->next;
+            continue;
+        }
+        if (!gone)
+            show_new(e->view, e->n, e);
+        *p = e->next;
+        free(e->old);
+        free(e);
+        n_stales--;
+    }
+    pthread_mutex_unlock(&stale_mu);
+}
+
+/* A stream goes away without having been waited for; its address may be used again. */
+static void stale_orphan(const struct fk_stream *s)
+{
+    pthread_mutex_lock(&stale_mu);
+    for (struct stale *e = stales; e; e = e->next)
+        if (e->stream == s)
+            e->stream = NULL;
+    pthread_mutex_unlock(&stale_mu);
+}
+
 /* ---- memory ---- */
 
 static size_t block_at(const void *p)
@@ -606,6 +702,7 @@ static void free_block(size_t i)
     struct block b = blocks[i];
     memmove(blocks + i, blocks + i + 1, (n_blocks - i - 1) * sizeof *blocks);
     n_blocks--;
+    stale_end(NULL, -1, b.view, b.size);
     if (!b.owned)
         return;
     munmap(b.base, round_page(b.size));
@@ -730,6 +827,7 @@ struct copy_task {
     const char *src;
     size_t n;
     int byte;
+    bool to_host;
     char copy[];
 };
 static void copy_run(fk_task *t, uint64_t ticket)
@@ -740,6 +838,14 @@ static void copy_run(fk_task *t, uint64_t ticket)
         memmove(c->dst, c->src, c->n);
     else
         memset(c->dst, c->byte, c->n);
+    if (!n_stales)
+        return;
+    pthread_mutex_lock(&stale_mu);
+    if (c->to_host)
+        show_old(c->dst, c->src, c->n, t_stream);
+    else
+        show_new(c->dst, c->n, NULL);
+    pthread_mutex_unlock(&stale_mu);
 }
 
 static int core_stream_sync(cudaStream_t h);
@@ -778,6 +884,7 @@ static int core_memcpy(void *dst, const void *src, size_t n, int kind, cudaStrea
     c->dst = dk ? d.view : dst;
     c->src = sk ? s.view : src;
     c->n = n;
+    c->to_host = s_dev && !d_dev;
     if (stage) {
         memcpy(c->copy, src, n);
         c->src = c->copy;
@@ -830,6 +937,7 @@ static int core_stream_destroy(cudaStream_t h)
         while (*p != s)
             p = &(*p)->next;
         *p = s->next;
+        stale_orphan(s);
         pthread_mutex_lock(&s->mu);
         s->closing = true;
         pthread_cond_broadcast(&s->cv);
@@ -902,6 +1010,7 @@ static int core_stream_sync(cudaStream_t h)
         sync_device(s->device); /* the blocking streams come before it; non-blocking ones are idle soon enough */
     }
     wait_stream(s);
+    stale_end(s, -1, NULL, 0);
     stream_unref(s);
     return cudaSuccess;
 }
@@ -961,8 +1070,10 @@ static int core_device_sync(void)
     if (!r)
         r = unsafe_call();
     pthread_mutex_unlock(&G);
-    if (!r)
+    if (!r) {
         sync_device(dev);
+        stale_end(NULL, dev, NULL, 0);
+    }
     return r;
 }
 
@@ -1152,6 +1263,16 @@ static int core_event_query(cudaEvent_t h, bool wait)
     pthread_mutex_unlock(&e->mu);
     event_unref(e);
     return r;
+}
+
+static int core_event_device(cudaEvent_t h, int *dev)
+{
+    pthread_mutex_lock(&G);
+    struct fk_event *e = find_event(h);
+    if (e)
+        *dev = e->device;
+    pthread_mutex_unlock(&G);
+    return e ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 
 static int core_event_elapsed(float *ms, cudaEvent_t a, cudaEvent_t b)

@@ -1,8 +1,13 @@
-/* Stand-in of NCCL (libnccl.so.2) for ranks on one machine. Collectives move and reduce real data between threads and
- * processes over unix sockets with abstract names (nothing is left in the file system), on the worker threads of the
- * streams of the driver stand-in. With -DFAKE_BARE the collectives do nothing at all (for counting instructions). */
+/* Stand-in of NCCL (libnccl.so.2), and with a flavour (-DFAKE_FLAVOUR names a header with names, types and quirks) of every
+ * library of NCCL's shape, for ranks on one machine. Collectives move and reduce real data between threads and processes over
+ * unix sockets with abstract names (nothing is left in the file system), on the worker threads of the streams of the driver
+ * stand-in. With -DFAKE_BARE the collectives do nothing at all (for counting instructions). */
 #define _GNU_SOURCE
+#ifdef FAKE_FLAVOUR
+#include FAKE_FLAVOUR
+#else
 #include "abi/nccl.h"
+#endif
 #include "core.h"
 #include "knobs.h"
 #include <dlfcn.h>
@@ -26,6 +31,39 @@
 #ifndef FAKE_MACHINE
 #define FAKE_MACHINE "libcuda.so.1"
 #endif
+/* What a flavour may say; the defaults are NCCL's. */
+#ifndef FK_TYPE
+#define FK_TYPE(abi) (abi)      /* the type's number in this file */
+#endif
+#ifndef FK_REDOP
+#define FK_REDOP(abi) (abi)     /* the same for operators */
+#endif
+#ifndef FK_FP8_SINCE
+#define FK_FP8_SINCE 22403      /* the version from which fp8 is known */
+#endif
+#define FK_SILENT (-1)
+#ifndef FK_WRONG_DEVICE
+#define FK_WRONG_DEVICE 0       /* when the current device is not the communicator's: 0 does not matter, FK_SILENT, or a result */
+#endif
+#ifndef FK_NARROW
+#define FK_NARROW 0             /* 64-bit types only in Broadcast and AllGather */
+#endif
+#ifndef FK_UNSET_GATHER
+#define FK_UNSET_GATHER 0       /* Gather and Scatter return 0 and leave the output as it was */
+#endif
+#ifndef FK_ONE_KIND
+#define FK_ONE_KIND 0           /* a group holds one kind of operation; send and receive are one */
+#endif
+#ifndef FK_PAIRS_ONLY
+#define FK_PAIRS_ONLY 0         /* send and receive: two ranks only, and a crash inside a group */
+#endif
+#ifndef FK_STALE_RESULTS
+#define FK_STALE_RESULTS 0      /* the host sees results only after the stream was synchronised */
+#endif
+#ifndef FK_UNHANDLED_TEXT
+#define FK_UNHANDLED_TEXT "cuda"
+#endif
+#define MAYBE __attribute__((unused))
 #define MAGIC 0x6c63636e656b6146ull
 #define CHUNK ((size_t)256 << 10)
 
@@ -87,13 +125,26 @@ static ncclResult_t cuda_fail(int code)
 
 static int version(void)
 {
-    const char *e = getenv("FAKE_NCCL_VERSION");
+    const char *e = getenv("FAKE_CCL_VERSION");
+    if (!e || !*e)
+        e = getenv("FAKE_NCCL_VERSION");
     return e && *e ? atoi(e) : FAKE_NCCL_VERSION_DEFAULT;
 }
 
 /* ---- communicators ---- */
 
-struct redop { bool used; ncclDataType_t dt; bool on_device; char scalar[8]; void *view; };
+/* The numbers of types and operators inside this file, which are NCCL's. */
+enum type { T_INT8, T_UINT8, T_INT32, T_UINT32, T_INT64, T_UINT64, T_HALF, T_FLOAT, T_DOUBLE, T_BF16, T_E4M3, T_E5M2, N_TYPES };
+enum { OP_SUM, OP_PROD, OP_MAX, OP_MIN, OP_AVG, N_OPS };
+
+/* The type behind the caller's number, or -1. */
+static int type_of(int abi)
+{
+    int t = FK_TYPE(abi);
+    return t < 0 || t >= N_TYPES || (t >= T_E4M3 && version() < FK_FP8_SINCE) ? -1 : t;
+}
+
+struct redop { bool used; int dt; bool on_device; char scalar[8]; void *view; };
 
 struct fk_window { struct fk_window *next; void *ptr; size_t n; };
 
@@ -181,25 +232,42 @@ static void comm_stop(struct fk_comm *c)
     pthread_mutex_unlock(&c->mu);
 }
 
-static ncclResult_t read_config(const ncclConfig_t *in, bool *blocking)
+/* The part of ncclConfig_t that matters here, whatever the flavour's declaration. */
+struct fk_config { size_t size; unsigned magic, version; int blocking, cga, min_ctas, max_ctas; };
+
+static struct fk_config config_head(const void *in)
 {
-    ncclConfig_t c;
-    memset(&c, 0, sizeof c);
+    struct fk_config c = {0};
+#ifndef FK_OPAQUE_CONFIG /* else its layout is not known: all of them are refused */
+    if (in) {
+        memcpy(&c.size, in, sizeof c.size);
+        if (c.size >= 16)
+            memcpy(&c, in, c.size < sizeof c ? c.size : sizeof c);
+    }
+#else
+    (void)in;
+#endif
+    return c;
+}
+
+static ncclResult_t read_config(const void *in, bool *blocking)
+{
+    enum { UNDEFINED = INT32_MIN };
+    struct fk_config c = config_head(in);
     *blocking = true;
     if (!in)
         return ncclSuccess;
-    if (in->size < 16)
-        return fail(ncclInvalidArgument, "ncclConfig_t argument size %zu is too small", in->size);
-    memcpy(&c, in, in->size < sizeof c ? in->size : sizeof c);
-    if (c.magic != NCCL_CONFIG_MAGIC)
+    if (c.size < 16)
+        return fail(ncclInvalidArgument, "ncclConfig_t argument size %zu is too small", c.size);
+    if (c.magic != 0xcafebeefu)
         return fail(ncclInvalidArgument, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
-    if (in->size < 24 || c.version < 21400 || c.blocking == NCCL_UNDEF_INT)
+    if (c.size < 24 || c.version < 21400 || c.blocking == UNDEFINED)
         return ncclSuccess;
     if (c.blocking != 0 && c.blocking != 1)
         return fail(ncclInvalidArgument, "Invalid config blocking attribute value %d", c.blocking);
-    if (in->size >= 32 && c.version >= 21700 && c.minCTAs != NCCL_UNDEF_INT && c.maxCTAs != NCCL_UNDEF_INT &&
-        (c.minCTAs <= 0 || c.maxCTAs <= 0 || c.minCTAs > c.maxCTAs))
-        return fail(ncclInvalidArgument, "Invalid config min/max channels attribute value %d/%d", c.minCTAs, c.maxCTAs);
+    if (c.size >= 32 && c.version >= 21700 && c.min_ctas != UNDEFINED && c.max_ctas != UNDEFINED &&
+        (c.min_ctas <= 0 || c.max_ctas <= 0 || c.min_ctas > c.max_ctas))
+        return fail(ncclInvalidArgument, "Invalid config min/max channels attribute value %d/%d", c.min_ctas, c.max_ctas);
     *blocking = c.blocking == 1;
     return ncclSuccess;
 }
@@ -419,6 +487,8 @@ static bool id_name(const ncclUniqueId *id, char name[33])
 
 /* ---- making communicators ---- */
 
+enum { NO_COLOR = -1, SHRINK_ABORT = 1 };
+
 struct job {
     struct fk_comm *comm, *parent;
     ncclComm_t *out;
@@ -464,7 +534,7 @@ static ncclResult_t job_body(struct job *j)
         r = fail(ncclRemoteError, "bootstrap: lost the root");
         goto out;
     }
-    if (j->color == NCCL_SPLIT_NOCOLOR) {
+    if (j->color == NO_COLOR) {
         c->no_member = true;
         goto out;
     }
@@ -534,12 +604,35 @@ out:
     return r;
 }
 
+/* Hook for libraries that make one communicator of a device after the other: with FAKE_INIT_ORDER=1 (or compiled in) a
+ * process that makes its communicators in another order than its peers waits for ever, or until it is aborted. */
+#ifndef FAKE_INIT_ORDER
+#define FAKE_INIT_ORDER 0
+#endif
+static atomic_bool init_busy[64]; /* by device */
+
+static bool init_begin(struct fk_comm *c)
+{
+    const char *e = getenv("FAKE_INIT_ORDER");
+    if (e && *e ? *e != '1' : !FAKE_INIT_ORDER)
+        return false;
+    while (atomic_exchange(&init_busy[c->device], true)) {
+        if (c->abort)
+            return false;
+        fk_msleep(1);
+    }
+    return true;
+}
+
 static void *job_main(void *arg)
 {
     struct job *j = arg;
     struct fk_comm *c = j->comm;
     core->poke_device(c->device);
+    bool alone = init_begin(c);
     j->result = job_body(j);
+    if (alone)
+        atomic_store(&init_busy[c->device], false);
     pthread_mutex_lock(&c->mu);
     if (!c->abort || j->result)
         c->state = j->result;
@@ -604,7 +697,7 @@ static ncclResult_t run_jobs(struct job *list)
 
 /* ---- element types ---- */
 
-static const size_t sizes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+static const size_t sizes[N_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
 static float small_decode(unsigned b, int ebits, int mbits)
 {
@@ -691,13 +784,13 @@ static uint8_t e5m2_encode(float f) { return small_encode(f, 5, 2); }
             memcpy(&x, in[r] + i * sizeof(T), sizeof(T)); \
             A b = DEC(x); \
             switch (op) { \
-            case ncclProd: a = (A)((WRAP)a * (WRAP)b); break; \
-            case ncclMax: a = a > b ? a : b; break; \
-            case ncclMin: a = a < b ? a : b; break; \
+            case OP_PROD: a = (A)((WRAP)a * (WRAP)b); break; \
+            case OP_MAX: a = a > b ? a : b; break; \
+            case OP_MIN: a = a < b ? a : b; break; \
             default: a = (A)((WRAP)a + (WRAP)b); \
             } \
         } \
-        if (op == ncclAvg) \
+        if (op == OP_AVG) \
             a = (A)(a / (DIV)ranks); \
         x = ENC(a); \
         memcpy(out + i * sizeof(T), &x, sizeof(T)); \
@@ -705,21 +798,21 @@ static uint8_t e5m2_encode(float f) { return small_encode(f, 5, 2); }
     break
 
 /* out[i] = in[0][i] op in[1][i] ...; out may be one of the inputs. */
-static void fold(char *out, char *const *in, int ranks, size_t n, ncclDataType_t dt, int op)
+static void fold(char *out, char *const *in, int ranks, size_t n, int dt, int op)
 {
     switch (dt) {
-    case ncclInt8: FOLD(int8_t, int8_t, unsigned, SAME, SAME, int8_t);
-    case ncclUint8: FOLD(uint8_t, uint8_t, unsigned, SAME, SAME, uint8_t);
-    case ncclInt32: FOLD(int32_t, int32_t, uint32_t, SAME, SAME, int32_t);
-    case ncclUint32: FOLD(uint32_t, uint32_t, uint32_t, SAME, SAME, uint32_t);
-    case ncclInt64: FOLD(int64_t, int64_t, uint64_t, SAME, SAME, int64_t);
-    case ncclUint64: FOLD(uint64_t, uint64_t, uint64_t, SAME, SAME, uint64_t);
-    case ncclFloat16: FOLD(uint16_t, float, float, half_decode, half_encode, float);
-    case ncclFloat32: FOLD(float, float, float, SAME, SAME, float);
-    case ncclFloat64: FOLD(double, double, double, SAME, SAME, double);
-    case ncclBfloat16: FOLD(uint16_t, float, float, bf16_decode, bf16_encode, float);
-    case ncclFloat8e4m3: FOLD(uint8_t, float, float, e4m3_decode, e4m3_encode, float);
-    case ncclFloat8e5m2: FOLD(uint8_t, float, float, e5m2_decode, e5m2_encode, float);
+    case T_INT8: FOLD(int8_t, int8_t, unsigned, SAME, SAME, int8_t);
+    case T_UINT8: FOLD(uint8_t, uint8_t, unsigned, SAME, SAME, uint8_t);
+    case T_INT32: FOLD(int32_t, int32_t, uint32_t, SAME, SAME, int32_t);
+    case T_UINT32: FOLD(uint32_t, uint32_t, uint32_t, SAME, SAME, uint32_t);
+    case T_INT64: FOLD(int64_t, int64_t, uint64_t, SAME, SAME, int64_t);
+    case T_UINT64: FOLD(uint64_t, uint64_t, uint64_t, SAME, SAME, uint64_t);
+    case T_HALF: FOLD(uint16_t, float, float, half_decode, half_encode, float);
+    case T_FLOAT: FOLD(float, float, float, SAME, SAME, float);
+    case T_DOUBLE: FOLD(double, double, double, SAME, SAME, double);
+    case T_BF16: FOLD(uint16_t, float, float, bf16_decode, bf16_encode, float);
+    case T_E4M3: FOLD(uint8_t, float, float, e4m3_decode, e4m3_encode, float);
+    case T_E5M2: FOLD(uint8_t, float, float, e5m2_decode, e5m2_encode, float);
     default: break;
     }
 }
@@ -731,8 +824,8 @@ enum kind { ALLREDUCE = 1, REDUCE, REDUCESCATTER, BROADCAST, ALLGATHER, ALLTOALL
 struct op {
     enum kind kind;
     char *send, *recv; /* hidden views */
-    size_t count;
-    ncclDataType_t dt;
+    size_t count, out; /* out: bytes that the operation writes here */
+    int dt;
     int redop;         /* 0..4; PreMulSum is a sum after scaling */
     int peer;          /* or root */
     bool scaled;
@@ -844,7 +937,7 @@ static char *scaled_input(const struct op *o, size_t total)
         memcpy(one + i * sizes[o->dt], scalar, sizes[o->dt]);
     memcpy(buf, o->send, bytes);
     char *in[2] = {buf, one};
-    fold(buf, in, 2, total, o->dt, ncclProd);
+    fold(buf, in, 2, total, o->dt, OP_PROD);
     free(one);
     return buf;
 }
@@ -1026,6 +1119,9 @@ static void plan_run(fk_task *t, uint64_t ticket)
     bool go = !c->abort && c->fds;
     c->running += go;
     pthread_mutex_unlock(&c->mu);
+    for (int i = 0; FK_STALE_RESULTS && go && i < p->n; i++)
+        if (p->ops[i].out)
+            core->hold_back(p->ops[i].recv, p->ops[i].out);
     if (go)
         run_ops(c, p->ops, p->n);
     pthread_mutex_lock(&c->mu);
@@ -1049,6 +1145,7 @@ struct item { struct fk_comm *comm; cudaStream_t stream; struct op op; };
 static _Thread_local struct {
     int depth;
     ncclResult_t error;
+    int kind; /* with FK_ONE_KIND: what the group holds */
     struct item *items;
     int n, cap;
     struct job *jobs, **jobs_end;
@@ -1208,14 +1305,17 @@ static ncclResult_t add_job(struct job *j)
 
 /* ---- entries ---- */
 
-#define ENTER_COMM(fn, c) \
+/* Two levels, so that the names of a flavour are replaced before they become text. */
+#define ENTER_COMM(...) ENTER_COMM_(__VA_ARGS__)
+#define LEAVE(...) LEAVE_(__VA_ARGS__)
+#define ENTER_COMM_(fn, c) \
     static struct fk_site site = {.name = #fn}; \
     struct fk_comm *knob_comm = (c); \
     int res = fk_enter(&site, valid(knob_comm) ? &knob_comm->abort : NULL, ncclRemoteError); \
     if (res) \
         fail(res, "%s: made to fail with %d", #fn, res)
 #define ENTER(fn) ENTER_COMM(fn, NULL)
-#define LEAVE(fn, ...) \
+#define LEAVE_(fn, ...) \
     fk_log(#fn, res, __VA_ARGS__); \
     return (ncclResult_t)res
 #define STEP(x) \
@@ -1258,7 +1358,7 @@ static ncclResult_t have_devices(void)
     return cuda_fail(core->init());
 }
 
-static ncclResult_t init_rank(ncclComm_t *out, int n, const ncclUniqueId *id, int rank, const ncclConfig_t *config)
+static ncclResult_t init_rank(ncclComm_t *out, int n, const ncclUniqueId *id, int rank, const void *config)
 {
     bool blocking = true;
     ncclResult_t r = have_devices();
@@ -1292,13 +1392,24 @@ PUBLIC ncclResult_t ncclCommInitRank(ncclComm_t *out, int n, ncclUniqueId id, in
     LEAVE(ncclCommInitRank, "%d, %.8s, %d", n, id.internal + 8, rank);
 }
 
+#ifdef FK_INIT_MULTI
+PUBLIC ncclResult_t ncclCommInitRankMulti(ncclComm_t *out, int n, ncclUniqueId id, int rank, int virtual_id)
+{
+    ENTER(ncclCommInitRankMulti);
+    STEP(init_rank(out, n, &id, rank, NULL));
+    note(res);
+    LEAVE(ncclCommInitRankMulti, "%d, %.8s, %d, virtual=%d", n, id.internal + 8, rank, virtual_id);
+}
+#endif
+
 PUBLIC ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
     ENTER(ncclCommInitRankConfig);
+    struct fk_config c = config_head(config);
     STEP(init_rank(out, n, &id, rank, config));
     note(res);
     LEAVE(ncclCommInitRankConfig, "%d, %.8s, %d, config={size=%zu version=%u blocking=%d}", n, id.internal + 8, rank,
-          config ? config->size : 0, config ? config->version : 0, config ? config->blocking : 1);
+          c.size, c.version, config ? c.blocking : 1);
 }
 
 PUBLIC ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int n, int rank, int nid, ncclUniqueId *ids, ncclConfig_t *config)
@@ -1337,6 +1448,15 @@ PUBLIC ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devs)
     LEAVE(ncclCommInitAll, "%d", n);
 }
 
+static bool elsewhere(struct fk_comm *c)
+{
+    int device = core->peek_device();
+    return (device < 0 ? 0 : device) != c->device;
+}
+
+/* A call that does nothing and says nothing, because it was made on another device. */
+static bool ignored(struct fk_comm *c) { return FK_WRONG_DEVICE == FK_SILENT && valid(c) && elsewhere(c); }
+
 /* Waits for the work of the communicator (and for its helpers). */
 static void drain(struct fk_comm *c)
 {
@@ -1373,7 +1493,7 @@ PUBLIC ncclResult_t ncclCommFinalize(ncclComm_t c)
 PUBLIC ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
     ENTER_COMM(ncclCommDestroy, c);
-    if (!res && c) {
+    if (!res && c && !ignored(c)) {
         STEP(CHECK_COMM(CommDestroy, c));
         if (!res) {
             int before = core->peek_device();
@@ -1389,7 +1509,7 @@ PUBLIC ncclResult_t ncclCommDestroy(ncclComm_t c)
 PUBLIC ncclResult_t ncclCommAbort(ncclComm_t c)
 {
     ENTER(ncclCommAbort);
-    if (!res && c) {
+    if (!res && c && !ignored(c)) {
         STEP(CHECK_COMM(CommAbort, c));
         if (!res) {
             int before = core->peek_device();
@@ -1419,8 +1539,14 @@ PUBLIC ncclResult_t ncclCommRevoke(ncclComm_t c, int flags)
     LEAVE(ncclCommRevoke, "%p, %d", P(c), flags);
 }
 
+#ifdef FK_SUSPEND_WITHOUT_FLAGS
+PUBLIC ncclResult_t ncclCommSuspend(ncclComm_t c)
+{
+    int flags = 0;
+#else
 PUBLIC ncclResult_t ncclCommSuspend(ncclComm_t c, int flags)
 {
+#endif
     ENTER_COMM(ncclCommSuspend, c);
     STEP(CHECK_COMM(CommSuspend, c));
     STEP(c->suspended || flags & ~1 ? fail(ncclInvalidUsage, "CommSuspend : suspended already or bad flags") : 0);
@@ -1453,7 +1579,7 @@ PUBLIC ncclResult_t ncclCommMemStats(ncclComm_t c, int stat, uint64_t *v)
 
 /* A job that makes a child communicator out of a parent. */
 static ncclResult_t child_job(struct fk_comm *parent, const char *what, unsigned turn, bool root, int rank, int n, int color,
-                              int key, ncclComm_t *out, const ncclConfig_t *config)
+                              int key, ncclComm_t *out, const void *config)
 {
     bool blocking = parent->blocking, asked;
     ncclResult_t r = read_config(config, &asked);
@@ -1474,7 +1600,7 @@ static ncclResult_t child_job(struct fk_comm *parent, const char *what, unsigned
     j->retry = true;
     j->out = out;
     j->comm = comm_new(parent->device, blocking);
-    *out = color == NCCL_SPLIT_NOCOLOR ? NULL : j->comm;
+    *out = color == NO_COLOR ? NULL : j->comm;
     return add_job(j);
 }
 
@@ -1483,7 +1609,7 @@ PUBLIC ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *
     ENTER_COMM(ncclCommSplit, c);
     STEP(CHECK_COMM(CommSplit, c));
     STEP(out ? 0 : fail(ncclInvalidArgument, "CommSplit : newcomm is NULL"));
-    STEP(color < NCCL_SPLIT_NOCOLOR ? fail(ncclInvalidArgument, "CommSplit : color %d", color) : 0);
+    STEP(color < NO_COLOR ? fail(ncclInvalidArgument, "CommSplit : color %d", color) : 0);
     STEP(c->revoked ? fail(ncclInvalidUsage, "CommSplit : comm is revoked") : check_ready(c));
     STEP(child_job(c, "split", c->splits++, c->rank == 0, c->rank, c->nranks, color, key, out, config));
     note(res);
@@ -1495,7 +1621,7 @@ PUBLIC ncclResult_t ncclCommShrink(ncclComm_t c, int *excl, int n, ncclComm_t *o
     ENTER_COMM(ncclCommShrink, c);
     STEP(CHECK_COMM(CommShrink, c));
     STEP(out && excl && n > 0 && n < c->nranks ? 0 : fail(ncclInvalidArgument, "CommShrink : invalid argument"));
-    STEP(flags == NCCL_SHRINK_ABORT || c->revoked ? 0 : check_ready(c));
+    STEP(flags == SHRINK_ABORT || c->revoked ? 0 : check_ready(c));
     if (!res) {
         int mine = -1, left = 0;
         for (int r = 0; r < c->nranks && !res; r++) {
@@ -1509,7 +1635,7 @@ PUBLIC ncclResult_t ncclCommShrink(ncclComm_t c, int *excl, int n, ncclComm_t *o
             }
             left += !gone;
         }
-        if (!res && flags & NCCL_SHRINK_ABORT) {
+        if (!res && flags & SHRINK_ABORT) {
             comm_stop(c);
             pthread_mutex_lock(&c->mu);
             while (c->running)
@@ -1556,7 +1682,7 @@ PUBLIC const char *ncclGetErrorString(ncclResult_t r)
 {
     switch ((int)r) {
     case 0: return "no error";
-    case 1: return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case 1: return "unhandled " FK_UNHANDLED_TEXT " error (run with NCCL_DEBUG=INFO for details)";
     case 2: return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
     case 3: return "internal error - please report this issue to the NCCL developers";
     case 4: return "invalid argument (run with NCCL_DEBUG=WARN for details)";
@@ -1604,24 +1730,26 @@ GETTER(ncclCommUserRank, CommUserRank, c->rank)
 
 /* ---- user operators ---- */
 
-#define OP_BASE(c) (ncclNumOps + ((c)->index & 0xffff) * 4096)
+#define OP_BASE(c) (N_OPS + ((c)->index & 0xffff) * 4096)
 
 PUBLIC ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t dt, ncclScalarResidence_t where,
                                              ncclComm_t c)
 {
     ENTER_COMM(ncclRedOpCreatePreMulSum, c);
+    int type = type_of((int)dt);
     STEP(CHECK_COMM(ncclRedOpCreatePreMulSum, c));
     STEP(check_ready(c));
-    STEP(op && scalar && (unsigned)dt < ncclNumTypes && (unsigned)where <= 1 ? 0 : fail(ncclInvalidArgument, "PreMulSum : invalid argument"));
-    struct redop o = {.used = true, .dt = dt, .on_device = where == ncclScalarDevice};
+    STEP(op && scalar && type >= 0 && (unsigned)where <= 1 ? 0
+         : fail(ncclInvalidArgument, "PreMulSum : invalid argument"));
+    struct redop o = {.used = true, .dt = type, .on_device = where == ncclScalarDevice};
     if (!res && o.on_device) {
         struct fk_memory m;
-        if (core->lookup(scalar, &m) && m.left >= sizes[dt])
+        if (core->lookup(scalar, &m) && m.left >= sizes[type])
             o.view = m.view;
         else
             res = cuda_fail(cudaErrorIllegalAddress);
     } else if (!res)
-        memcpy(o.scalar, scalar, sizes[dt]);
+        memcpy(o.scalar, scalar, sizes[type]);
     if (!res) {
         int i = 0;
         pthread_mutex_lock(&c->mu);
@@ -1640,7 +1768,7 @@ PUBLIC ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t c)
 {
     ENTER_COMM(ncclRedOpDestroy, c);
     STEP(CHECK_COMM(ncclRedOpDestroy, c));
-    STEP((int)op < ncclNumOps ? fail(ncclInvalidArgument, "ncclRedOpDestroy : operator %d is a NCCL builtin", (int)op) : 0);
+    STEP((int)op < N_OPS ? fail(ncclInvalidArgument, "ncclRedOpDestroy : operator %d is a NCCL builtin", (int)op) : 0);
     if (!res) {
         int i = (int)op - OP_BASE(c);
         pthread_mutex_lock(&c->mu);
@@ -1666,9 +1794,10 @@ static ncclResult_t view(const void *p, size_t bytes, char **out)
     return ncclSuccess;
 }
 
-static ncclResult_t submit(enum kind kind, const void *s, void *r, size_t count, ncclDataType_t dt, int redop, int peer,
+static ncclResult_t submit(enum kind kind, const void *s, void *r, size_t count, ncclDataType_t abi_dt, int redop, int peer,
                            ncclComm_t c, cudaStream_t stream)
 {
+    int dt = type_of((int)abi_dt);
     if (c->revoked)
         return fail(ncclInvalidUsage, "the communicator is revoked");
     if (c->suspended)
@@ -1678,17 +1807,19 @@ static ncclResult_t submit(enum kind kind, const void *s, void *r, size_t count,
     ncclResult_t res = check_ready(c);
     if (res)
         return res;
-    if ((unsigned)dt >= ncclNumTypes)
-        return fail(ncclInvalidArgument, "invalid type %d", (int)dt);
+    if (dt < 0)
+        return fail(ncclInvalidArgument, "invalid type %d", (int)abi_dt);
     struct op o = {.kind = kind, .count = count, .dt = dt, .redop = redop, .peer = peer};
     bool reduces = kind <= REDUCESCATTER;
     bool rooted = kind == REDUCE || kind == BROADCAST || kind == GATHER || kind == SCATTER;
     if ((rooted || kind >= SEND) && (peer < 0 || peer >= c->nranks))
         return fail(ncclInvalidArgument, "invalid %s %d (%s should be in the 0..%d range)", rooted ? "root" : "peer", peer,
                     rooted ? "root" : "peer", c->nranks - 1);
+    if (reduces)
+        redop = o.redop = FK_REDOP(redop);
     if (reduces && redop < 0)
         return fail(ncclInvalidArgument, "invalid reduction operation %d", redop);
-    if (reduces && redop >= ncclNumOps) {
+    if (reduces && redop >= N_OPS) {
         int i = redop - OP_BASE(c);
         pthread_mutex_lock(&c->mu);
         if (i < 0 || i >= c->n_redops || !c->redops[i].used)
@@ -1697,7 +1828,7 @@ static ncclResult_t submit(enum kind kind, const void *s, void *r, size_t count,
             res = fail(ncclInvalidArgument, "Data type supplied to user-created ncclRedOp_t does not match type given to reduction operation");
         else {
             o.scaled = true;
-            o.redop = ncclSum;
+            o.redop = OP_SUM;
             memcpy(o.scalar, c->redops[i].scalar, 8);
             o.scalar_view = c->redops[i].on_device ? c->redops[i].view : NULL;
         }
@@ -1721,6 +1852,7 @@ static ncclResult_t submit(enum kind kind, const void *s, void *r, size_t count,
         res = view(r, out, &o.recv);
     if (res)
         return res;
+    o.out = out;
     struct item item = {c, stream, o};
     if (!group.depth)
         return launch_now_or_later(&item, 1);
@@ -1732,6 +1864,39 @@ static ncclResult_t submit(enum kind kind, const void *s, void *r, size_t count,
     return ncclSuccess;
 }
 
+/* The flavour's quirks that end a call before it reaches submit(); false: it goes on. */
+static bool quirk(struct fk_comm *c, enum kind kind, ncclDataType_t dt, int *res)
+{
+    int type = type_of((int)dt), what = kind >= SEND ? SEND : (int)kind;
+    if (FK_WRONG_DEVICE && elsewhere(c)) {
+        if (FK_WRONG_DEVICE != FK_SILENT)
+            *res = fail((ncclResult_t)FK_WRONG_DEVICE, "the current device is not the communicator's (%d)", c->device);
+        return true;
+    }
+    if (FK_PAIRS_ONLY && what == SEND) {
+        if (c->nranks > 2) {
+            *res = fail(ncclInvalidUsage, "send and receive need a communicator of two ranks, this one has %d", c->nranks);
+            return true;
+        }
+        if (group.depth) {
+            fprintf(stderr, "stand-in: a send or receive inside a group crashes the real library\n");
+            abort();
+        }
+    }
+    if (FK_NARROW && (type == T_INT64 || type == T_UINT64 || type == T_DOUBLE) && kind != BROADCAST && kind != ALLGATHER) {
+        *res = fail(ncclInvalidArgument, "64-bit types are supported by Broadcast and AllGather only");
+        return true;
+    }
+    if (FK_ONE_KIND && group.depth) {
+        if (group.kind && group.kind != what) {
+            *res = fail(ncclInvalidUsage, "a group aggregates one kind of operation only");
+            return true;
+        }
+        group.kind = what;
+    }
+    return FK_UNSET_GATHER && (kind == GATHER || kind == SCATTER);
+}
+
 #define COLL(fn, params, kind, s, r, n, dt, redop, peer, ...) \
     PUBLIC ncclResult_t fn params \
     { \
@@ -1739,7 +1904,8 @@ static ncclResult_t submit(enum kind kind, const void *s, void *r, size_t count,
         if (!res && !valid(c)) /* does not mark the group */ \
             res = CHECK_COMM(fn, c); \
         else { \
-            STEP(submit(kind, s, r, n, dt, (int)(redop), peer, c, st)); \
+            if (!res && !quirk(c, kind, dt, &res)) \
+                STEP(submit(kind, s, r, n, dt, (int)(redop), peer, c, st)); \
             note((ncclResult_t)res); \
         } \
         LEAVE(fn, __VA_ARGS__); \
@@ -1748,6 +1914,51 @@ static ncclResult_t submit(enum kind kind, const void *s, void *r, size_t count,
 #define COLL(fn, params, kind, s, r, n, dt, redop, peer, ...) \
     __attribute__((optimize("omit-frame-pointer"))) PUBLIC ncclResult_t fn params { return ncclSuccess; }
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+#endif
+
+#ifndef FAKE_BARE
+/* An exchange in which every pair has its own amount: all sends and receives as one group. */
+struct part { const void *s; size_t sn; void *r; size_t rn; };
+
+MAYBE static ncclResult_t exchange(struct fk_comm *c, const struct part *parts, ncclDataType_t dt, cudaStream_t st)
+{
+    group.depth++;
+    for (int i = 0; i < c->nranks; i++) {
+        note(submit(SEND, parts[i].s, NULL, parts[i].sn, dt, 0, i, c, st));
+        note(submit(RECV, NULL, parts[i].r, parts[i].rn, dt, 0, i, c, st));
+    }
+    return group_end(false);
+}
+
+/* `fill` is a statement that sets part `p` of peer `i`; elements have `size` bytes. */
+#define COLL_V(fn, params, dt, ok, fill, ...) \
+    PUBLIC ncclResult_t fn params \
+    { \
+        ENTER_COMM(fn, c); \
+        if (!res && !valid(c)) \
+            res = CHECK_COMM(fn, c); \
+        else { \
+            int type = type_of((int)(dt)); \
+            STEP(ok ? 0 : fail(ncclInvalidArgument, "%s : invalid argument", #fn)); \
+            STEP(type < 0 ? fail(ncclInvalidArgument, "invalid type %d", (int)(dt)) : 0); \
+            if (!res && !quirk(c, ALLTOALL, dt, &res)) { \
+                size_t size = sizes[type]; \
+                struct part *parts = calloc((size_t)c->nranks, sizeof *parts); \
+                for (int i = 0; i < c->nranks; i++) { \
+                    struct part *p = &parts[i]; \
+                    fill; \
+                    (void)size; \
+                } \
+                res = (int)exchange(c, parts, dt, st); \
+                free(parts); \
+            } \
+            note((ncclResult_t)res); \
+        } \
+        LEAVE(fn, __VA_ARGS__); \
+    }
+#else
+#define COLL_V(fn, params, dt, ok, fill, ...) \
+    __attribute__((optimize("omit-frame-pointer"))) PUBLIC ncclResult_t fn params { return ncclSuccess; }
 #endif
 
 #define ARGS const void *s, void *r, size_t n, ncclDataType_t dt
@@ -1767,6 +1978,27 @@ COLL(ncclBcast, (void *r, size_t n, ncclDataType_t dt, int root, TAIL), BROADCAS
      "%p, %zu, %d, root=%d, comm=%p, stream=%p", P(r), n, (int)dt, root, P(c), P(st))
 COLL(ncclAllGather, (ARGS, TAIL), ALLGATHER, s, r, n, dt, 0, 0, F_PLAIN)
 COLL(ncclAlltoAll, (ARGS, TAIL), ALLTOALL, s, r, n, dt, 0, 0, F_PLAIN)
+#ifdef FAKE_FLAVOUR /* NCCL has none of these */
+COLL(ncclAllToAll, (ARGS, TAIL), ALLTOALL, s, r, n, dt, 0, 0, F_PLAIN)
+#define PAIRWISE \
+    *p = (struct part){(const char *)s + sd[i] * size, sc[i], (char *)r + rd[i] * size, rc[i]}
+#define VECTORS const size_t sc[], const size_t sd[], void *r, const size_t rc[], const size_t rd[]
+#define F_V "%p, %p, %d, comm=%p, stream=%p", s, P(r), (int)dt, P(c), P(st)
+COLL_V(ncclAllToAllv, (const void *s, VECTORS, ncclDataType_t dt, TAIL), dt, sc && sd && rc && rd, PAIRWISE, F_V)
+COLL_V(ncclAllToAlld, (const void *s[], const size_t sc[], void *r[], const size_t rc[], ncclDataType_t dt, TAIL), dt,
+       s && sc && r && rc, *p = ((struct part){s[i], sc[i], r[i], rc[i]}), "%p, %p, %d, comm=%p, stream=%p", P(s), P(r), (int)dt, P(c),
+       P(st))
+#ifdef FK_TYPED_ALLTOALL
+/* Both sides say their own amount and type; only the same on both is supported here. */
+COLL(ncclAlltoall, (const void *s, size_t n, ncclDataType_t dt, void *r, size_t rn, ncclDataType_t rdt, TAIL), ALLTOALL, s, r, n,
+     (rn == n && rdt == dt ? dt : (ncclDataType_t)-1), 0, 0, "%p, %zu, %d, %p, %zu, %d, comm=%p, stream=%p", s, n, (int)dt, P(r), rn,
+     (int)rdt, P(c), P(st))
+COLL_V(ncclAlltoAllv, (void *s, size_t *sc, size_t *sd, ncclDataType_t dt, void *r, size_t *rc, size_t *rd, ncclDataType_t rdt, TAIL),
+       (rdt == dt ? dt : (ncclDataType_t)-1), sc && sd && rc && rd, PAIRWISE, F_V)
+#else
+COLL_V(ncclAlltoAllv, (const void *s, VECTORS, ncclDataType_t dt, TAIL), dt, sc && sd && rc && rd, PAIRWISE, F_V)
+#endif
+#endif
 COLL(ncclGather, (ARGS, int root, TAIL), GATHER, s, r, n, dt, 0, root, F_ROOTED)
 COLL(ncclScatter, (ARGS, int root, TAIL), SCATTER, s, r, n, dt, 0, root, F_ROOTED)
 COLL(ncclSend, (const void *s, size_t n, ncclDataType_t dt, int peer, TAIL), SEND, s, NULL, n, dt, 0, peer,
@@ -1942,3 +2174,14 @@ PUBLIC ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config)
     ENTER(ncclSetEncryption);
     LEAVE(ncclSetEncryption, "%p", P(config));
 }
+
+#ifdef FK_ALIASES
+#define ALIAS(name) __asm__(".globl nccl" #name "\n.set nccl" #name ", tccl" #name);
+FK_ALIASES(ALIAS)
+#endif
+
+/* A mark for tests that ask whose file was opened. */
+#ifdef FAKE_VENDOR
+__attribute__((visibility("default"))) const char *fake_vendor_name(void);
+const char *fake_vendor_name(void) { return FAKE_VENDOR; }
+#endif

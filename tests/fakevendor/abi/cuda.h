@@ -87,6 +87,7 @@ cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned *);
 cudaError_t cudaEventCreate(cudaEvent_t *);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *, unsigned);
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned);
 cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventDestroy(cudaEvent_t);
@@ -116,6 +117,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *, int, int);
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned);
 cudaError_t cudaDeviceGetP2PAttribute(int *, int, int, int);
 cudaError_t cudaDeviceGetPCIBusId(char *, int, int);
+cudaError_t cudaDeviceGetByPCIBusId(int *, const char *);
 cudaError_t cudaDeviceGetAttribute(int *, int, int);
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t, void *);
 cudaError_t cudaStreamBeginCapture(cudaStream_t, int);
@@ -156,7 +158,7 @@ CUresult cuStreamWriteValue32(CUstream, CUdeviceptr, uint32_t, unsigned);
 CUresult cuStreamWriteValue32_v2(CUstream, CUdeviceptr, uint32_t, unsigned);
 CUresult cuPointerGetAttribute(void *, int, CUdeviceptr);
 
-/* Only in the stand-in driver, for tests. */
+/* Only in the stand-in driver and in libfakemachine.so, for tests. */
 void fake_set_current_device(int device);
 void fake_unbind_thread(void);
 long fake_call_count(const char *symbol);

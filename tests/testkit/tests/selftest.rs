@@ -149,6 +149,307 @@ fn broken_files_and_missing_drivers() {
     assert!(!none.cuda().exists() && none.cudart().is_file());
 }
 
+fn flavours(name: &str, standins: &Standins) -> PathBuf {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("flavours-{name}-{}", std::process::id()));
+    standins.compile_program(
+        &cargo::workspace().join("tests/fakevendor/flavours.c"),
+        &out,
+    );
+    out
+}
+
+/// Runs one case of `flavours.c` with these stand-ins and variables, and expects it to succeed.
+fn flavour_case(exe: &Path, s: &Standins, case: &str, env: &[(&str, &str)]) {
+    ranks::run_ok(
+        1,
+        |_| {
+            let mut c = selftest(exe, s, case);
+            c.envs(env.iter().copied());
+            c
+        },
+        DEADLINE,
+    );
+}
+
+#[test]
+fn every_vendor_reduces_right_and_says_whose_it_is() {
+    for vendor in Standins::all() {
+        let s = Standins::of(vendor).build();
+        let exe = flavours(vendor, &s);
+        if vendor != "kunlunxin" {
+            flavour_case(&exe, &s, "basic", &[("WANT_VENDOR", vendor)]);
+        }
+        if vendor != "tsingmicro" {
+            flavour_case(&exe, &s, "runtime", &[("WANT_VENDOR", vendor)]);
+        }
+        let has_cuda = ["nvidia", "iluvatar", "du", "thead", "kunlunxin"].contains(&vendor);
+        assert_eq!(s.dir.join("libcuda.so.1").exists(), has_cuda, "{vendor}");
+        assert_eq!(s.machine().ends_with("libfakemachine.so"), !has_cuda);
+        assert!(
+            exports(&s.machine())
+                .iter()
+                .all(|f| f.starts_with("fake_") || has_cuda)
+        );
+        std::fs::remove_file(exe).expect("it was just built");
+    }
+}
+
+/// The functions that a header declares.
+fn declared(header: &str) -> Vec<String> {
+    let path = cargo::workspace().join("tests/fakevendor/abi").join(header);
+    std::fs::read_to_string(path)
+        .expect("a header can be read")
+        .lines()
+        .skip_while(|l| !l.contains("visibility push"))
+        .filter(|l| !l.starts_with('#') && l.contains('('))
+        .map(|l| {
+            let name = l.split('(').next().unwrap_or(l);
+            name.rsplit([' ', '*']).next().unwrap_or(name).to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn libraries_export_what_their_headers_declare() {
+    let none: &[&str] = &[];
+    for (vendor, version, defines, ccl, runtime) in [
+        ("amd", 22800, none, "rccl.h", "hip.h"),
+        (
+            "metax",
+            23004,
+            &["FAKE_POINTER_ATTRIBUTES"],
+            "mccl_metax.h",
+            "mc.h",
+        ),
+        (
+            "mthreads",
+            21100,
+            &["FAKE_MUSA_NEW"],
+            "mccl_musa.h",
+            "musa.h",
+        ),
+        (
+            "enflame",
+            30100,
+            &["FAKE_ECCL_ALLTOALL"],
+            "eccl.h",
+            "tops.h",
+        ),
+        ("sunrise", 20000, none, "pccl.h", "tang.h"),
+        ("tsingmicro", 10000, none, "tccl.h", ""),
+    ] {
+        let mut b = Standins::of(vendor).version(version);
+        for d in defines {
+            b = b.define(d);
+        }
+        let s = b.build();
+        let mut pairs = vec![(s.ccl(), ccl)];
+        if !runtime.is_empty() {
+            pairs.push((s.runtime(), runtime));
+        }
+        for (file, header) in pairs {
+            let mut want = declared(header);
+            want.push("fake_vendor_name".to_owned());
+            let mut got = exports(&file);
+            got.retain(|f| vendor != "tsingmicro" || !f.starts_with("nccl"));
+            want.sort();
+            got.sort();
+            assert_eq!(got, want, "{vendor} {header}");
+        }
+    }
+    let tccl = exports(&Standins::of("tsingmicro").build().ccl());
+    assert_eq!(
+        tccl.iter().filter(|f| f.starts_with("tccl")).count(),
+        tccl.iter().filter(|f| f.starts_with("nccl")).count()
+    );
+}
+
+#[test]
+fn versions_and_options_decide_what_is_there() {
+    let has = |s: &Standins, name: &str| exports(&s.ccl()).iter().any(|f| f == name);
+    let amd = Standins::of("amd").build();
+    assert!(has(&amd, "ncclAllToAll") && has(&amd, "ncclAllToAllv") && has(&amd, "ncclGather"));
+    assert!(
+        has(&amd, "ncclMemAlloc") && !has(&amd, "ncclAlltoAll") && !has(&amd, "ncclCommShrink")
+    );
+    assert!(amd.dir.join("libamdhip64.so.6").is_file() && amd.dir.join("librccl.so").is_file());
+    let hygon = Standins::of("hygon").build();
+    assert!(hygon.dir.join("libgalaxyhip.so.5").is_file());
+    let metax = Standins::of("metax").build();
+    assert!(has(&metax, "mcclCommMcDevice") && has(&metax, "mcclAllToAlld"));
+    assert!(!has(&metax, "mcclCommSplit") && !has(&metax, "mcclMemAlloc"));
+    assert!(
+        !exports(&metax.runtime())
+            .iter()
+            .any(|f| f == "mcPointerGetAttributes")
+    );
+    let musa = Standins::of("mthreads").build();
+    assert!(has(&musa, "mcclCommMuDevice") && !has(&musa, "mcclCommMcDevice"));
+    assert!(!has(&musa, "mcclGetLastError") && !has(&musa, "mcclCommFinalize"));
+    assert!(
+        !exports(&musa.runtime())
+            .iter()
+            .any(|f| f == "musaMallocAsync")
+    );
+    assert!(musa.dir.join("libmccl.so").is_file());
+    let eccl = Standins::of("enflame").build();
+    assert!(
+        has(&eccl, "ecclCommDevice") && !has(&eccl, "ecclAlltoall") && !has(&eccl, "ecclBcast")
+    );
+    let old = Standins::of("iluvatar").build();
+    assert!(has(&old, "ncclCommSplit") && !has(&old, "ncclMemAlloc") && !has(&old, "ncclAllToAll"));
+    assert!(old.dir.join("libnccl.so").is_file() && old.dir.join("libcudart.so").is_file());
+    let some = Standins::of("sunrise")
+        .omit("pcclGetLastError")
+        .omit("tangGetErrorName")
+        .build();
+    assert!(!has(&some, "pcclGetLastError") && has(&some, "pcclAllReduce"));
+    assert!(
+        !exports(&some.runtime())
+            .iter()
+            .any(|f| f == "tangGetErrorName")
+    );
+    let text = Standins::of("metax")
+        .broken(Broken::Text)
+        .without("libmcruntime.so")
+        .build();
+    assert!(text.ccl().is_file() && !text.runtime().exists());
+}
+
+#[test]
+fn exchanges_of_every_spelling() {
+    for (vendor, version, defines) in [
+        ("amd", 22105, vec![]),
+        ("amd", 22800, vec!["NEWEST_RCCL"]),
+        ("metax", 21605, vec![]),
+        ("mthreads", 21100, vec!["FAKE_MUSA_NEW"]),
+        ("enflame", 30100, vec!["FAKE_ECCL_ALLTOALL"]),
+        ("tsingmicro", 10000, vec![]),
+    ] {
+        let mut b = Standins::of(vendor).version(version);
+        for d in &defines {
+            b = b.define(d);
+        }
+        let s = b.build();
+        let exe = flavours(&format!("exchange-{vendor}-{version}"), &s);
+        flavour_case(&exe, &s, "exchange", &[]);
+        std::fs::remove_file(exe).expect("it was just built");
+    }
+}
+
+#[test]
+fn quirks_bite() {
+    for (vendor, cases) in [
+        (
+            "enflame",
+            &["types", "kinds", "stale", "silent", "scope"][..],
+        ),
+        ("sunrise", &["pairs", "crash", "device"]),
+        ("metax", &["metax", "fp8"]),
+        ("mthreads", &["fp8"]),
+        ("iluvatar", &["fp8"]),
+        ("tsingmicro", &["tccl"]),
+    ] {
+        let s = Standins::of(vendor).build();
+        let exe = flavours(&format!("quirks-{vendor}"), &s);
+        for case in cases {
+            flavour_case(&exe, &s, case, &[]);
+        }
+        std::fs::remove_file(exe).expect("it was just built");
+    }
+    let amd = Standins::of("amd").build();
+    let exe = flavours("quirks-amd", &amd);
+    flavour_case(&exe, &amd, "fp8", &[("WANT", "0")]);
+    flavour_case(&exe, &amd, "fp8", &[("FAKE_CCL_VERSION", "21803")]);
+    std::fs::remove_file(exe).expect("it was just built");
+    let shifted = Standins::of("tsingmicro")
+        .define("FAKE_SHIFTED_NUMBERS")
+        .build();
+    let exe = flavours("shifted", &shifted);
+    flavour_case(&exe, &shifted, "basic", &[]);
+    flavour_case(&exe, &shifted, "tccl", &[]);
+    std::fs::remove_file(exe).expect("it was just built");
+    let hip5 = Standins::of("amd").runtime_major(5).build();
+    assert!(hip5.dir.join("libamdhip64.so.5").is_file());
+    let exe = flavours("hip5", &hip5);
+    flavour_case(&exe, &hip5, "runtime", &[]);
+    std::fs::remove_file(exe).expect("it was just built");
+    let attributes = Standins::of("metax")
+        .define("FAKE_POINTER_ATTRIBUTES")
+        .build();
+    let exe = flavours("attributes", &attributes);
+    flavour_case(&exe, &attributes, "runtime", &[]);
+    std::fs::remove_file(exe).expect("it was just built");
+}
+
+#[test]
+fn the_order_of_inits_matters_on_request() {
+    let s = Standins::of("metax").build();
+    let exe = flavours("order", &s);
+    for (value, ok) in [("0", true), ("1", false)] {
+        let out = ranks::run(
+            1,
+            |_| {
+                let mut c = selftest(&exe, &s, "order");
+                c.env("FAKE_INIT_ORDER", value);
+                c
+            },
+            Duration::from_secs(if ok { 60 } else { 3 }),
+        );
+        assert_eq!(out[0].ok(), ok, "{}", ranks::report(&out));
+        assert_eq!(out[0].timed_out, !ok);
+    }
+    std::fs::remove_file(exe).expect("it was just built");
+}
+
+#[test]
+fn logs_and_knobs_know_the_vendors_names() {
+    let s = Standins::of("metax").build();
+    let exe = flavours("log", &s);
+    let log = exe.with_extension("log");
+    let run = |fail: &str| {
+        let _ = std::fs::remove_file(&log);
+        let out = ranks::run(
+            1,
+            |_| {
+                let mut c = selftest(&exe, &s, "basic");
+                c.env("FAKE_LOG", &log).env("FAKE_FAIL", fail);
+                c
+            },
+            DEADLINE,
+        );
+        (out[0].ok(), CallLog::read(&log))
+    };
+    let (ok, calls) = run("");
+    assert!(ok);
+    for name in [
+        "mcclAllReduce",
+        "mcclCommMcDevice",
+        "mcclCommInitRank",
+        "mcMemcpy",
+        "mcSetDevice",
+    ] {
+        assert!(
+            calls.iter().any(|c| c.name == name && c.result == Some(0)),
+            "{name}"
+        );
+    }
+    assert!(
+        !calls
+            .iter()
+            .any(|c| c.name.starts_with("nccl") || c.name.starts_with("cuda"))
+    );
+    let (ok, calls) = run("mcclAllReduce:3@2");
+    assert!(
+        !ok && calls
+            .iter()
+            .any(|c| c.name == "mcclAllReduce" && c.result == Some(3))
+    );
+    let _ = std::fs::remove_file(log);
+    std::fs::remove_file(exe).expect("it was just built");
+}
+
 #[test]
 fn ranks_are_killed_at_the_deadline() {
     let out = ranks::run(

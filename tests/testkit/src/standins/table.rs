@@ -1,0 +1,436 @@
+//! Which libraries a vendor's folder holds, and how each is made of the sources in `tests/fakevendor`.
+
+/// A version and the functions that came with it.
+pub(super) type Since = (i32, &'static [&'static str]);
+
+/// What a library is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The collective library.
+    Ccl,
+    /// The device runtime.
+    Runtime,
+    /// The one that holds the state of the machine. Its name is given to the others as `FAKE_MACHINE`.
+    Machine,
+}
+
+/// One library.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct File {
+    /// Its name and SONAME; `{major}` stands for the runtime's major version, also in `defines`.
+    pub name: &'static str,
+    /// Other names, made as symbolic links.
+    pub links: &'static [&'static str],
+    pub role: Role,
+    pub source: &'static str,
+    pub defines: &'static [&'static str],
+    /// The linker's patterns of exported symbols.
+    pub exported: &'static str,
+    /// Whether the symbols carry the file's name as their version.
+    pub versioned: bool,
+    /// Functions that versions older than these lack.
+    pub since: &'static [Since],
+    /// Functions that are left out unless the builder was given this define.
+    pub optional: &'static [(&'static str, &'static [&'static str])],
+}
+
+/// A vendor's folder.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    /// The name by which FlagGems knows the vendor.
+    pub key: &'static str,
+    /// The version of the collective library, if the builder is not told another.
+    pub version: i32,
+    /// The major version of the runtime, likewise.
+    pub major: u32,
+    pub files: &'static [File],
+    /// Given to programs that are written in the names of `abi/nccl.h` and `abi/cuda.h`: the headers that rename them.
+    pub program: &'static [&'static str],
+}
+
+const NONE: File = File {
+    name: "",
+    links: &[],
+    role: Role::Ccl,
+    source: "nccl.c",
+    defines: &[],
+    exported: "",
+    versioned: false,
+    since: &[],
+    optional: &[],
+};
+
+const NCCL: File = File {
+    name: "libnccl.so.2",
+    exported: "nccl*;",
+    since: NCCL_SINCE,
+    ..NONE
+};
+
+/// The copies of NCCL have the unversioned name too.
+const NCCL_CLONE: File = File {
+    links: &["libnccl.so"],
+    ..NCCL
+};
+
+const RCCL: File = File {
+    name: "librccl.so.1",
+    links: &["librccl.so"],
+    defines: &["FAKE_FLAVOUR=\"flavour/rccl.h\""],
+    exported: "nccl*;",
+    since: RCCL_SINCE,
+    ..NONE
+};
+
+const CUDART: File = File {
+    name: "libcudart.so",
+    role: Role::Runtime,
+    source: "cuda_runtime.c",
+    defines: &["FAKE_CUDART_MAJOR={major}"],
+    exported: "cuda*;",
+    ..NONE
+};
+
+const HIP: File = File {
+    name: "libamdhip64.so.{major}",
+    role: Role::Runtime,
+    source: "cuda_runtime.c",
+    defines: &[
+        "FAKE_RUNTIME=\"flavour/hip_runtime.h\"",
+        "FAKE_HIP_MAJOR={major}",
+    ],
+    exported: "hip*;",
+    ..NONE
+};
+
+const DRIVER: File = File {
+    name: "libcuda.so.1",
+    role: Role::Machine,
+    source: "cuda_driver.c",
+    exported: "cu*; fake_*;",
+    ..NONE
+};
+
+/// The machine of the vendors that have no libcuda: whoever finds one would take them for NVIDIA.
+const MACHINE: File = File {
+    name: "libfakemachine.so",
+    role: Role::Machine,
+    source: "cuda_driver.c",
+    exported: "fake_*;",
+    ..NONE
+};
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        key: "nvidia",
+        version: 23203,
+        major: 13,
+        files: &[
+            DRIVER,
+            File {
+                name: "libcudart.so.{major}",
+                versioned: true,
+                ..CUDART
+            },
+            NCCL,
+        ],
+        program: &["FAKE_CUDART_MAJOR={major}"],
+    },
+    Row {
+        key: "amd",
+        version: 22105,
+        major: 6,
+        files: &[MACHINE, HIP, RCCL],
+        program: &[
+            "FAKE_FLAVOUR=\"flavour/rccl.h\"",
+            "FAKE_RUNTIME=\"flavour/hip_runtime.h\"",
+            "FAKE_HIP_MAJOR={major}",
+        ],
+    },
+    Row {
+        key: "hygon",
+        version: 22203,
+        major: 5,
+        files: &[
+            MACHINE,
+            File {
+                name: "libgalaxyhip.so.{major}",
+                ..HIP
+            },
+            RCCL,
+        ],
+        program: &[
+            "FAKE_FLAVOUR=\"flavour/rccl.h\"",
+            "FAKE_RUNTIME=\"flavour/hip_runtime.h\"",
+            "FAKE_HIP_MAJOR={major}",
+        ],
+    },
+    Row {
+        key: "metax",
+        version: 21605,
+        major: 3,
+        files: &[
+            MACHINE,
+            File {
+                name: "libmcruntime.so",
+                role: Role::Runtime,
+                source: "cuda_runtime.c",
+                defines: &["FAKE_RUNTIME=\"flavour/mc_runtime.h\""],
+                exported: "mc*;",
+                optional: &[("FAKE_POINTER_ATTRIBUTES", &["mcPointerGetAttributes"])],
+                ..NONE
+            },
+            File {
+                name: "libmccl.so",
+                defines: &["FAKE_FLAVOUR=\"flavour/metax.h\""],
+                exported: "mccl*;",
+                since: METAX_SINCE,
+                ..NONE
+            },
+        ],
+        program: &[
+            "FAKE_FLAVOUR=\"flavour/metax.h\"",
+            "FAKE_RUNTIME=\"flavour/mc_runtime.h\"",
+        ],
+    },
+    Row {
+        key: "mthreads",
+        version: 21100,
+        major: 5,
+        files: &[
+            MACHINE,
+            File {
+                name: "libmusart.so.{major}",
+                links: &["libmusart.so"],
+                role: Role::Runtime,
+                source: "cuda_runtime.c",
+                defines: &["FAKE_RUNTIME=\"flavour/musa_runtime.h\""],
+                exported: "musa*;",
+                ..NONE
+            },
+            File {
+                name: "libmccl.so.2",
+                links: &["libmccl.so"],
+                defines: &["FAKE_FLAVOUR=\"flavour/musa.h\""],
+                exported: "mccl*;",
+                optional: &[(
+                    "FAKE_MUSA_NEW",
+                    &[
+                        "mcclGetLastError",
+                        "mcclCommFinalize",
+                        "mcclCommInitRankConfig",
+                        "mcclCommSplit",
+                        "mcclCommRegister",
+                        "mcclCommDeregister",
+                        "mcclCommWindowRegister",
+                        "mcclCommWindowDeregister",
+                        "mcclAllToAllv",
+                    ],
+                )],
+                ..NONE
+            },
+        ],
+        program: &[
+            "FAKE_FLAVOUR=\"flavour/musa.h\"",
+            "FAKE_RUNTIME=\"flavour/musa_runtime.h\"",
+        ],
+    },
+    Row {
+        key: "enflame",
+        version: 30100,
+        major: 1,
+        files: &[
+            MACHINE,
+            File {
+                name: "libtopsrt.so",
+                role: Role::Runtime,
+                source: "cuda_runtime.c",
+                defines: &["FAKE_RUNTIME=\"flavour/tops_runtime.h\""],
+                exported: "tops*;",
+                ..NONE
+            },
+            File {
+                name: "libeccl.so",
+                defines: &["FAKE_FLAVOUR=\"flavour/eccl.h\""],
+                exported: "eccl*;",
+                optional: &[("FAKE_ECCL_ALLTOALL", &["ecclAlltoall", "ecclAlltoAllv"])],
+                ..NONE
+            },
+        ],
+        program: &[
+            "FAKE_FLAVOUR=\"flavour/eccl.h\"",
+            "FAKE_RUNTIME=\"flavour/tops_runtime.h\"",
+        ],
+    },
+    Row {
+        key: "sunrise",
+        version: 20000,
+        major: 1,
+        files: &[
+            MACHINE,
+            File {
+                name: "libtangrt_shared.so",
+                role: Role::Runtime,
+                source: "cuda_runtime.c",
+                defines: &["FAKE_RUNTIME=\"flavour/tang_runtime.h\""],
+                exported: "tang*;",
+                ..NONE
+            },
+            File {
+                name: "libpccl.so",
+                defines: &["FAKE_FLAVOUR=\"flavour/pccl.h\""],
+                exported: "pccl*;",
+                ..NONE
+            },
+        ],
+        program: &[
+            "FAKE_FLAVOUR=\"flavour/pccl.h\"",
+            "FAKE_RUNTIME=\"flavour/tang_runtime.h\"",
+        ],
+    },
+    Row {
+        key: "tsingmicro",
+        version: 10000,
+        major: 1,
+        files: &[
+            MACHINE,
+            File {
+                name: "libtccl.so",
+                links: &["libnccl.so"],
+                defines: &["FAKE_FLAVOUR=\"flavour/tccl.h\""],
+                exported: "tccl*; nccl*;",
+                ..NONE
+            },
+        ],
+        program: &["FAKE_FLAVOUR=\"flavour/tccl.h\""],
+    },
+    clone("iluvatar", 21803),
+    clone("du", 21903),
+    clone("thead", 21903),
+    Row {
+        key: "kunlunxin",
+        version: 10000,
+        major: 11,
+        files: &[DRIVER, CUDART],
+        program: &["FAKE_CUDART_MAJOR={major}", "FAKE_ONLY_RUNTIME"],
+    },
+];
+
+/// A vendor that ships a copy of an older NCCL and of the CUDA runtime.
+const fn clone(key: &'static str, version: i32) -> Row {
+    Row {
+        key,
+        version,
+        major: 11,
+        files: &[DRIVER, CUDART, NCCL_CLONE],
+        program: &["FAKE_CUDART_MAJOR={major}"],
+    }
+}
+
+const NCCL_SINCE: &[Since] = &[
+    (2402, &["ncclCommAbort", "ncclCommGetAsyncError"]),
+    (2703, &["ncclSend", "ncclRecv"]),
+    (21104, &["ncclRedOpCreatePreMulSum", "ncclRedOpDestroy"]),
+    (21304, &["ncclGetLastError"]),
+    (21403, &["ncclCommInitRankConfig", "ncclCommFinalize"]),
+    (21801, &["ncclCommSplit"]),
+    (
+        21901,
+        &[
+            "ncclMemAlloc",
+            "ncclMemFree",
+            "ncclCommRegister",
+            "ncclCommDeregister",
+        ],
+    ),
+    (22203, &["ncclGroupSimulateEnd"]),
+    (22304, &["ncclCommInitRankScalable"]),
+    (22403, &["ncclResetDebugInit"]),
+    (
+        22703,
+        &[
+            "ncclCommShrink",
+            "ncclCommWindowRegister",
+            "ncclCommWindowDeregister",
+        ],
+    ),
+    (22803, &["ncclAlltoAll", "ncclGather", "ncclScatter"]),
+    (22807, &["ncclCommRevoke"]),
+    (
+        22902,
+        &[
+            "ncclCommGetUniqueId",
+            "ncclCommGrow",
+            "ncclWinGetUserPtr",
+            "ncclPutSignal",
+            "ncclSignal",
+            "ncclWaitSignal",
+        ],
+    ),
+    (
+        22907,
+        &["ncclCommSuspend", "ncclCommResume", "ncclCommMemStats"],
+    ),
+    (
+        23102,
+        &[
+            "ncclAllReduceConfig",
+            "ncclBroadcastConfig",
+            "ncclReduceConfig",
+            "ncclAllGatherConfig",
+            "ncclReduceScatterConfig",
+            "ncclAlltoAllConfig",
+            "ncclGatherConfig",
+            "ncclScatterConfig",
+        ],
+    ),
+    (23203, &["ncclSetEncryption"]),
+];
+
+/// By the version of NCCL that each release of ROCm follows; the last group came later than 6.2, exactly when is not known.
+const RCCL_SINCE: &[Since] = &[
+    (21104, &["ncclRedOpCreatePreMulSum", "ncclRedOpDestroy"]),
+    (21304, &["ncclGetLastError"]),
+    (21505, &["ncclCommInitRankConfig", "ncclCommFinalize"]),
+    (21803, &["ncclCommSplit"]),
+    (
+        22005,
+        &[
+            "ncclMemAlloc",
+            "ncclMemFree",
+            "ncclCommRegister",
+            "ncclCommDeregister",
+        ],
+    ),
+    (
+        22800,
+        &[
+            "ncclAlltoAll",
+            "ncclAlltoAllv",
+            "ncclCommShrink",
+            "ncclCommGetUniqueId",
+            "ncclCommGrow",
+            "ncclCommRevoke",
+            "ncclCommSuspend",
+            "ncclCommResume",
+            "ncclCommMemStats",
+            "ncclCommWindowRegister",
+            "ncclCommWindowDeregister",
+            "ncclPutSignal",
+            "ncclSignal",
+            "ncclWaitSignal",
+        ],
+    ),
+];
+
+const METAX_SINCE: &[Since] = &[(
+    23004,
+    &[
+        "mcclMemAlloc",
+        "mcclMemFree",
+        "mcclCommRegister",
+        "mcclCommDeregister",
+        "mcclCommWindowRegister",
+        "mcclCommWindowDeregister",
+    ],
+)];
