@@ -15,11 +15,11 @@ static int translate(ncclResult_t r)
     }
 }
 
-static const struct type types[] = {
+static const struct element types[] = {
     {BKCL_UINT8, ncclUint8, 1}, {BKCL_INT32, ncclInt32, 1}, {BKCL_INT64, ncclInt64, 1}, {BKCL_FLOAT16, ncclFloat16, 1},
     {BKCL_FLOAT, ncclFloat32, 1}, {BKCL_FLOAT64, ncclFloat64, 1}, {BKCL_BFLOAT16, ncclBfloat16, 1},
 };
-static const struct type *type_of(BKCLDataType t) { return find_type(types, sizeof types / sizeof *types, (int)t); }
+static const struct element *element_of(BKCLDataType t) { return find_element(types, sizeof types / sizeof *types, (int)t); }
 
 /* The engine's operator, or -1. */
 static int op_of(BKCLOp op)
@@ -134,8 +134,8 @@ EXPORT BKCLResult_t bkcl_group_end(void)
     { \
         ENTER_COMM(fn, c); \
         STEP(good_ctx(c)); \
-        STEP(type_of(t) && (op) >= 0 ? 0 : BKCL_INVALID_ARGUMENT); \
-        ENGINE(submit(kind, s, r, n, type_of(t)->dt, op, peer, (struct fk_comm *)c, st)); \
+        STEP(element_of(t) && (op) >= 0 ? 0 : BKCL_INVALID_ARGUMENT); \
+        ENGINE(submit(kind, s, r, n, element_of(t)->dt, op, peer, (struct fk_comm *)c, st)); \
         if (res) \
             note(ncclInvalidArgument); \
         LEAVE(fn, BKCLResult_t, "ctx=%p, " __VA_ARGS__, P(st)); \
@@ -235,9 +235,9 @@ EXPORT BKCLResult_t bkcl_all_to_all_v(BKCLContext_t ctx, const void *s, const si
     ENTER_COMM(bkcl_all_to_all_v, ctx);
     struct fk_comm *c = (struct fk_comm *)ctx;
     STEP(good_ctx(ctx));
-    STEP(type_of(t) && t == rt ? 0 : BKCL_INVALID_ARGUMENT);
+    STEP(element_of(t) && t == rt ? 0 : BKCL_INVALID_ARGUMENT);
     if (!res) {
-        struct counted x = {.dt = type_of(t)->dt, .sc = counts_at(sc, c), .sd = counts_at(sd, c), .rc = counts_at(rc, c),
+        struct counted x = {.dt = element_of(t)->dt, .sc = counts_at(sc, c), .sd = counts_at(sd, c), .rc = counts_at(rc, c),
                             .rd = counts_at(rd, c)};
         res = push_counted(c, x, s, r, st);
     }

@@ -17,12 +17,12 @@ static int translate(ncclResult_t r)
 }
 
 /* There is no double and no average. */
-static const struct type types[] = {
+static const struct element types[] = {
     {cnclHalf, ncclFloat16, 1}, {cnclBfloat16, ncclBfloat16, 1}, {cnclFloat, ncclFloat32, 1}, {cnclInt8, ncclInt8, 1},
     {cnclInt16, ncclUint8, 2}, {cnclInt32, ncclInt32, 1}, {cnclInt64, ncclInt64, 1}, {cnclUint8, ncclUint8, 1},
     {cnclUint16, ncclUint8, 2}, {cnclUint32, ncclUint32, 1}, {cnclUint64, ncclUint64, 1},
 };
-static const struct type *type_of(cnclDataType_t t) { return find_type(types, sizeof types / sizeof *types, (int)t); }
+static const struct element *element_of(cnclDataType_t t) { return find_element(types, sizeof types / sizeof *types, (int)t); }
 _Static_assert((int)cnclSum == ncclSum && (int)cnclProd == ncclProd && (int)cnclMax == ncclMax && (int)cnclMin == ncclMin,
                "the same numbers");
 
@@ -32,7 +32,7 @@ static int good_comm(const void *c)
 }
 static int good_type(cnclDataType_t t, bool reduces)
 {
-    const struct type *x = type_of(t);
+    const struct element *x = element_of(t);
     return !x || (reduces && x->times > 1) ? CNCL_RET_ERR_UNSUPPORTED : 0;
 }
 static int good_op(cnclReduceOp_t op) { return (unsigned)op <= cnclMin ? 0 : CNCL_RET_ERR_UNSUPPORTED; }
@@ -244,7 +244,7 @@ EXPORT const char *cnclGetErrorStr(cnclResult_t code)
 
 static int put(enum kind kind, const void *s, void *r, size_t n, cnclDataType_t dt, int op, int peer, cnclComm_t c, cnrtQueue_t q)
 {
-    const struct type *t = type_of(dt);
+    const struct element *t = element_of(dt);
     return translate(note(submit(kind, s, r, n * t->times, t->dt, op, peer, (struct fk_comm *)c, (cudaStream_t)q)));
 }
 

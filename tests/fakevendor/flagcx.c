@@ -496,8 +496,8 @@ EXPORT R flagcxAlltoAllv(const void *s, size_t *sc, size_t *sd, void *r, size_t 
         st = raw(stream);
     STEP((unsigned)t < flagcxNumTypes ? 0 : flagcxInvalidArgument);
     if (!res) {
-        const struct type type = {(int)t, (ncclDataType_t)t, 1};
-        res = translate(exchange(in, (struct blocks){s, sc, sd}, (struct blocks){r, rc, rd}, &type, true, st));
+        const struct element type = {(int)t, (ncclDataType_t)t, 1};
+        res = translate(exchange_blocks(in, (struct blocks){s, sc, sd}, (struct blocks){r, rc, rd}, &type, true, st));
     }
     LEAVE(flagcxAlltoAllv, R, "%p, %s, %s, %p, %s, %s, %d" END, s, LIST(sc, in), LIST(sd, in), r, LIST(rc, in), LIST(rd, in), (int)t,
           P(c), P(st));
