@@ -144,6 +144,14 @@ const VENDOR_DRIVER: Var = Var {
     default: "searched, see discovery.md",
     meaning: "The vendor's runtime library, used verbatim, for example FLAGOSCOMM_NVIDIA_DRIVER.",
 };
+const VENDOR_NUMBERS: Var = Var {
+    name: "FLAGOSCOMM_<VENDOR>_NUMBERS",
+    kind: Kind::Text,
+    default: "the numbers that flagos-comm knows",
+    meaning: "Numbers of the vendor's enumerations that no document known to flagos-comm tells, as `name=number` with \
+              commas between, for example FLAGOSCOMM_MTHREADS_NUMBERS=not_ready=600. A call that \
+              lacks one names it; a name that the vendor doesn't take is an error that lists those it takes.",
+};
 
 /// Every variable of ours.
 pub(crate) static VARS: &[&Var] = &[
@@ -162,6 +170,7 @@ pub(crate) static VARS: &[&Var] = &[
     &DLOPEN,
     &VENDOR_LIBRARY,
     &VENDOR_DRIVER,
+    &VENDOR_NUMBERS,
 ];
 
 const GEMS_VENDOR: Var = Var {
@@ -200,6 +209,66 @@ const CUDA_PATH: Var = Var {
     default: "unset",
     meaning: "A root that NVIDIA's libraries are searched in.",
 };
+const ROCM_PATH: Var = Var {
+    name: "ROCM_PATH",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "A root that AMD's and Hygon's libraries are searched in.",
+};
+const DTK_ROOT: Var = Var {
+    name: "DTK_ROOT",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "A root that Hygon's libraries are searched in.",
+};
+const ASCEND_HOME_PATH: Var = Var {
+    name: "ASCEND_HOME_PATH",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "A root that Huawei's libraries are searched in.",
+};
+const ASCEND_TOOLKIT_HOME: Var = Var {
+    name: "ASCEND_TOOLKIT_HOME",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "A root that Huawei's libraries are searched in.",
+};
+const MACA_PATH: Var = Var {
+    name: "MACA_PATH",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "A root that MetaX' libraries are searched in.",
+};
+const MUSA_HOME: Var = Var {
+    name: "MUSA_HOME",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "A root that Moore Threads' libraries are searched in.",
+};
+const NEUWARE_HOME: Var = Var {
+    name: "NEUWARE_HOME",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "A root that Cambricon's libraries are searched in.",
+};
+const PPU_SDK: Var = Var {
+    name: "PPU_SDK",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "A root that T-Head's libraries are searched in.",
+};
+const ASCEND_RT_VISIBLE_DEVICES: Var = Var {
+    name: "ASCEND_RT_VISIBLE_DEVICES",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "Which of Huawei's devices a process sees; tells whether two ranks use the same one.",
+};
+const TXDA_VISIBLE_DEVICES: Var = Var {
+    name: "TXDA_VISIBLE_DEVICES",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "Which of Tsingmicro's devices a process sees; tells whether two ranks use the same one.",
+};
 const NCCL_SOCKET_IFNAME: Var = Var {
     name: "NCCL_SOCKET_IFNAME",
     kind: Kind::Text,
@@ -225,6 +294,31 @@ const HCCL_IF_IP: Var = Var {
     meaning: "Guides the choice of interface if ours is unset.",
 };
 
+const FLAGCX_PATH: Var = Var {
+    name: "FLAGCX_PATH",
+    kind: Kind::Path,
+    default: "unset",
+    meaning: "Where FlagCX is installed or built: its library is in `lib` or `build/lib` below.",
+};
+const HCCL_CONNECT_TIMEOUT: Var = Var {
+    name: "HCCL_CONNECT_TIMEOUT",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "Never set by flagos-comm. Shown beside our own limit when HCCL says that it timed out.",
+};
+const FLAGCX_USE_HETERO_COMM: Var = Var {
+    name: "FLAGCX_USE_HETERO_COMM",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "FlagCX ends the process if it is no number; so FlagCX is not called then.",
+};
+const FLAGCX_USE_HOST_COMM: Var = Var {
+    name: "FLAGCX_USE_HOST_COMM",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "FlagCX ends the process if it is no number; so FlagCX is not called then.",
+};
+
 /// Every variable of others that is read.
 pub(crate) static FOREIGN: &[&Var] = &[
     &GEMS_VENDOR,
@@ -233,10 +327,24 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &CONDA_PREFIX,
     &CUDA_HOME,
     &CUDA_PATH,
+    &ROCM_PATH,
+    &DTK_ROOT,
+    &ASCEND_HOME_PATH,
+    &ASCEND_TOOLKIT_HOME,
+    &MACA_PATH,
+    &MUSA_HOME,
+    &NEUWARE_HOME,
+    &PPU_SDK,
+    &ASCEND_RT_VISIBLE_DEVICES,
+    &TXDA_VISIBLE_DEVICES,
     &NCCL_SOCKET_IFNAME,
     &GLOO_SOCKET_IFNAME,
     &FLAGCX_SOCKET_IFNAME,
     &HCCL_IF_IP,
+    &FLAGCX_PATH,
+    &HCCL_CONNECT_TIMEOUT,
+    &FLAGCX_USE_HETERO_COMM,
+    &FLAGCX_USE_HOST_COMM,
 ];
 
 /// Where a communicator's operations run. The numbers are those of the C ABI and the wire.
@@ -393,13 +501,32 @@ pub(crate) enum OverrideOf {
     Driver,
 }
 
+/// The name of the variable that gives numbers of the vendor with this key.
+pub(crate) fn numbers_name(key: &str) -> String {
+    of_vendor(&VENDOR_NUMBERS, key)
+}
+
+/// The numbers that the user gave for the vendor with this key, not yet understood.
+pub(crate) fn numbers_text(key: &str) -> Option<String> {
+    let value = Reader {
+        lookup: &|name| std::env::var_os(name),
+        secure: crate::sys::secure::at_secure(),
+        warnings: &mut Vec::new(),
+    }
+    .raw(&numbers_name(key), false)?;
+    Some(value.to_string_lossy().into_owned())
+}
+
+fn of_vendor(var: &Var, key: &str) -> String {
+    var.name.replace("<VENDOR>", &key.to_ascii_uppercase())
+}
+
 /// The name of the variable that overrides the path of a library of the vendor with this key.
 pub(crate) fn override_name(key: &str, of: OverrideOf) -> String {
-    let var = match of {
-        OverrideOf::Library => &VENDOR_LIBRARY,
-        OverrideOf::Driver => &VENDOR_DRIVER,
-    };
-    var.name.replace("<VENDOR>", &key.to_ascii_uppercase())
+    match of {
+        OverrideOf::Library => of_vendor(&VENDOR_LIBRARY, key),
+        OverrideOf::Driver => of_vendor(&VENDOR_DRIVER, key),
+    }
 }
 
 /// The path that the user gave for a library of the vendor with this key.
@@ -740,6 +867,7 @@ mod tests {
             override_name("nvidia", OverrideOf::Driver),
             "FLAGOSCOMM_NVIDIA_DRIVER"
         );
+        assert_eq!(numbers_name("mthreads"), "FLAGOSCOMM_MTHREADS_NUMBERS");
     }
 
     fn page() -> String {

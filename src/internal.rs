@@ -172,3 +172,15 @@ pub struct PointerInfo {
     /// Owning device, -1 for none.
     pub device: i32,
 }
+
+/// A function of another library as it is declared here: library, name, types of the arguments and
+/// of the result.
+pub type Declaration = (&'static str, String, Vec<&'static str>, &'static str);
+
+/// Every function of a vendor's libraries that is looked up, for the check against C declarations.
+pub fn declarations() -> Vec<Declaration> {
+    let all = crate::device::declarations().into_iter();
+    all.chain(crate::vendor::declarations())
+        .map(|d| (d.library, d.name, d.arguments, d.result))
+        .collect()
+}

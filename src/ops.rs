@@ -25,6 +25,9 @@ pub(crate) struct Call {
     pub stream: *mut c_void,
 }
 
+// SAFETY: addresses and numbers; whoever uses the addresses makes the caller's promise about them.
+unsafe impl Send for Call {}
+
 impl Call {
     /// The operator of a call whose text is to leave it out.
     const NOT_NOTED: i32 = i32::MIN;
@@ -367,9 +370,15 @@ struct Noted {
     detail: i32,
 }
 
+/// Added to the code of a call whose error is recorded already. No vendor has results so large.
+pub(crate) const TOLD: i32 = 0x4000_0000;
+
 #[cold]
 #[inline(never)]
 extern "C" fn failed(noted: &Noted, kind: OpKind, result: i32) -> i32 {
+    if result >= TOLD {
+        return result - TOLD;
+    }
     // SAFETY: written from a `&'static Target` by the short path.
     let target: &'static Target = unsafe { &*noted.target };
     guarded(target, || match target.native.explain(kind, result) {

@@ -198,8 +198,7 @@ pub(crate) enum Verdict {
 pub(crate) fn worth_probing(tier: Tier, infos: &[RankInfo]) -> Verdict {
     match tier {
         Tier::Host => Verdict::Go,
-        Tier::Flagcx => Verdict::Decline(String::from("FlagCX is not driven by this version")),
-        Tier::Native => {
+        Tier::Native | Tier::Flagcx => {
             let without: Vec<usize> = (0..infos.len())
                 .filter(|r| infos[*r].vendor.is_empty())
                 .collect();
@@ -207,7 +206,10 @@ pub(crate) fn worth_probing(tier: Tier, infos: &[RankInfo]) -> Verdict {
                 let ranks = ranks_text(without.iter().map(|r| *r as u32));
                 return Verdict::Decline(format!("rank {ranks}: {}", infos[*first].no_native));
             }
-            if let Some(odd) = odd_ones(infos, |i| i.vendor.clone(), Clone::clone) {
+            // FlagCX may have several vendors in one communicator.
+            if tier == Tier::Native
+                && let Some(odd) = odd_ones(infos, |i| i.vendor.clone(), Clone::clone)
+            {
                 return Verdict::Decline(format!("the ranks have different vendors: {odd}"));
             }
             let refusing: Vec<usize> = (0..infos.len())
@@ -221,6 +223,7 @@ pub(crate) fn worth_probing(tier: Tier, infos: &[RankInfo]) -> Verdict {
                 let twin = (0..a).find(|b| {
                     let other = &infos[*b];
                     info.machine == other.machine
+                        && info.vendor == other.vendor
                         && match (info.uuid, other.uuid) {
                             (Some(x), Some(y)) => x == y,
                             _ => {

@@ -12,7 +12,7 @@ use crate::ops::{CLOSED, Call, FINALIZED, lock};
 use crate::sys::handoff::{Nothing, queue};
 use crate::sys::turnstile::Turn;
 use crate::types::OpKind;
-use crate::vendor::nccl::Progress;
+use crate::vendor::library::Progress;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ pub fn comm_info(handle: Handle) -> Result<CommInfo> {
             tier: parts.tier as i32,
             vendor,
             library_path: native.library().path().display().to_string(),
-            library_version: native.library().version.map_or(0, |v| v.nccl_code() as i32),
+            library_version: native.library().version_code,
             stream_kind: 1,
             completion: 1,
         },
@@ -489,7 +489,7 @@ fn end_now(native: &Native, device: i32, abort: bool) -> Result<()> {
 }
 
 /// Aborts a vendor's communicator that nobody wants, without waiting for it.
-pub(crate) fn abort_in_background(native: Native) {
+pub(crate) fn abort_in_background(native: Arc<Native>) {
     let work = move || {
         let outcome = if native.library().symbols.comm_abort.is_some() {
             native.abort()

@@ -1,7 +1,7 @@
 //! Groups, per thread: calls inside are launched together at the outermost end.
 //!
 //! The vendor's own group is opened when the first call inside needs it. Operations of the host
-//! tier are queued; inits and splits are recorded. A call that is refused inside makes the end fail
+//! tier, and of vendors that have no groups of everything, are queued; inits and splits are recorded. A call that is refused inside makes the end fail
 //! and launch nothing.
 
 use super::init::{self, Pending};
@@ -12,8 +12,11 @@ use crate::host::op::HostOp;
 use crate::host::port::{self, Batch};
 use crate::ops::{Call, Target, dispatch};
 use crate::types::OpKind;
-use crate::vendor::nccl::{Library, Progress};
+use crate::vendor::Library;
+use crate::vendor::library::Progress;
+use crate::vendor::port as native;
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What one thread's open group holds.
 #[derive(Default)]
@@ -24,6 +27,8 @@ struct Group {
     opened: Vec<(&'static Library, &'static Target)>,
     poisoned: bool,
     queued: Vec<(Handle, &'static Target, HostOp, Call)>,
+    /// Calls on vendors whose groups are kept here.
+    kept: Vec<(Handle, &'static Target, Call)>,
     pending: Vec<Pending>,
     /// Calls on vendor communicators, for call checking at the end.
     checked: Vec<(Handle, Call)>,
@@ -118,8 +123,15 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
             group.queued.push((handle, target, op, call));
             return Ok(0);
         };
+        if target.native.keeps_groups() {
+            native::check(target, &call)?;
+        }
         if rare::checking() {
             group.checked.push((handle, call));
+        }
+        if target.native.keeps_groups() {
+            group.kept.push((handle, target, call));
+            return Ok(0);
         }
         group.open_vendor(library, target)?;
         // SAFETY: the caller's promise.
@@ -148,7 +160,7 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
 /// Records an init or split for the end of the open group.
 pub(crate) fn defer(pending: Pending) -> Result<()> {
     let recorded = with(|group| {
-        if !group.queued.is_empty() || !group.opened.is_empty() {
+        if !group.queued.is_empty() || !group.opened.is_empty() || !group.kept.is_empty() {
             let error = Error::invalid_usage(
                 "this group holds operations, and inits or splits can't be in the same group",
             );
@@ -211,8 +223,52 @@ pub fn end() -> Result<bool> {
     if !group.pending.is_empty() {
         pending |= !init::run_all(group.pending)?;
     }
+    pending |= run_kept(group.kept)?;
     launch(group.queued)?;
     Ok(!pending)
+}
+
+/// Makes the kept calls: of each communicator its collectives in their order, then its messages,
+/// those on one stream together. Communicators go beside each other, since one thread may own several
+/// ranks of one, and a call may wait for the other ranks'. `Ok(true)`: a vendor goes on with it.
+fn run_kept(kept: Vec<(Handle, &'static Target, Call)>) -> Result<bool> {
+    let mut each: Vec<(Handle, &'static Target, Vec<Call>)> = Vec::new();
+    for (handle, target, call) in kept {
+        match each.iter_mut().find(|(h, ..)| *h == handle) {
+            Some((.., calls)) => calls.push(call),
+            None => each.push((handle, target, vec![call])),
+        }
+    }
+    let pending = AtomicBool::new(false);
+    beside_each_other(each, |(handle, target, calls)| {
+        super::table::get(handle)?;
+        let failed = |code: i32| match Code::from_raw(code) {
+            _ if code == 0 => Ok(()),
+            Some(Code::InProgress) => {
+                pending.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            code => Err(Error::new(
+                code.unwrap_or(Code::InternalError),
+                target.last_error(),
+            )),
+        };
+        let is_message = |call: &&Call| matches!(call.kind, OpKind::Send | OpKind::Recv);
+        for call in calls.iter().filter(|call| !is_message(call)) {
+            // SAFETY: the promise of the callers of `add`, until the end returns.
+            failed(unsafe { dispatch(target, call) })?;
+        }
+        let mut messages: Vec<Call> = calls.iter().filter(is_message).copied().collect();
+        while let Some(first) = messages.first().copied() {
+            let (together, rest) = messages.iter().partition(|m| m.stream == first.stream);
+            messages = rest;
+            // SAFETY: as above.
+            let sent = unsafe { native::send_messages(target, &together) };
+            failed(sent.unwrap_or_else(|error| target.fail_call(&first, error)))?;
+        }
+        Ok(())
+    })?;
+    Ok(pending.into_inner())
 }
 
 fn check_calls(checked: &[(Handle, Call)]) -> Result<()> {
@@ -267,20 +323,25 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
             )
         })
     };
-    if batches.len() <= 1 {
-        return batches.into_iter().try_for_each(run);
+    beside_each_other(batches, run)
+}
+
+/// Runs work of several communicators, each on a thread of its own, with the caller's device.
+fn beside_each_other<T: Send>(all: Vec<T>, run: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
+    if all.len() <= 1 {
+        return all.into_iter().try_for_each(run);
     }
     let device = crate::device::of_thread();
     let results: Vec<Result<()>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = batches
+        let threads: Vec<_> = all
             .into_iter()
-            .map(|batch| {
+            .map(|one| {
                 let run = &run;
                 std::thread::Builder::new()
                     .name("flagos-group".into())
                     .spawn_scoped(scope, move || {
                         device.apply()?;
-                        run(batch)
+                        run(one)
                     })
             })
             .collect();
@@ -321,6 +382,9 @@ pub fn simulate_end() -> Result<f32> {
     }
     match first {
         Some(error) => Err(error),
+        None if !group.kept.is_empty() => Err(Error::not_supported(
+            "this vendor's library does not estimate times; the operations in this group were dropped",
+        )),
         None if !group.queued.is_empty() => Err(Error::not_supported(
             "the host tier does not estimate times; its operations in this group were dropped",
         )),

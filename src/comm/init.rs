@@ -5,6 +5,7 @@ mod host;
 mod ids;
 mod native;
 mod tiers;
+mod turn;
 
 pub use ids::get_unique_id;
 pub(crate) use native::vendor_options;
@@ -26,8 +27,8 @@ use crate::load;
 use crate::ops::{HOST, INITIALISING, lock};
 use crate::sys::process;
 use crate::types::{MAX_RANKS, UNIQUE_ID_BYTES};
-use crate::vendor::NativePort;
 use crate::vendor::port::DevicePolicy;
+use crate::vendor::{FLAGCX, Library, NativePort};
 use ids::local_unique_id;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -168,10 +169,19 @@ impl Comm {
 
 /// The order of tiers that this rank wants.
 fn tiers(options: &Options) -> Result<Vec<Tier>> {
-    match (&options.tiers, &config::get().tiers) {
-        (Some(text), _) => agree::parse_order(text),
-        (None, Some(order)) => Ok(order.clone()),
-        (None, None) => Ok(Tier::DEFAULT_ORDER.to_vec()),
+    let mut order = match (&options.tiers, &config::get().tiers) {
+        (Some(text), _) => agree::parse_order(text)?,
+        (None, Some(order)) => order.clone(),
+        (None, None) => Tier::DEFAULT_ORDER.to_vec(),
+    };
+    if options.not_flagcx {
+        order.retain(|tier| *tier != Tier::Flagcx);
+    }
+    match order.is_empty() {
+        true => Err(Error::invalid_argument(
+            "the flagcx tier alone is asked for, by a call that came from FlagCX",
+        )),
+        false => Ok(order),
     }
 }
 
@@ -534,6 +544,13 @@ fn fail(handle: Handle, comm: &Comm, error: &Error) {
     }
 }
 
+/// Whether calls need the communicator's device to be current. FlagCX needs what the vendor needs.
+fn needs_device(library: &Library) -> Result<bool> {
+    let vendor = load::process_vendor()?.vendor;
+    let of_vendor = vendor.is_some_and(|vendor| vendor.ccl.quirks.needs_device);
+    Ok(library.row.quirks.needs_device || of_vendor && library.row.key == FLAGCX.key)
+}
+
 /// Puts what was made behind the handle.
 fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
     let place = place(handle);
@@ -557,7 +574,7 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
                 Some(DeviceMode::Guard) => DevicePolicy::Guard,
                 Some(DeviceMode::Error) => DevicePolicy::Error,
                 Some(DeviceMode::Trust) => DevicePolicy::Trust,
-                None if native.library().vendor.quirks.needs_device => DevicePolicy::Guard,
+                None if needs_device(native.library())? => DevicePolicy::Guard,
                 None => DevicePolicy::Trust,
             };
             let driver = load::process_driver()?

@@ -9,7 +9,7 @@ use crate::load;
 use crate::ops::{CustomRedOp, lock};
 use crate::sys::per_process::PerProcess;
 use crate::types::DataType;
-use crate::vendor::nccl::Scalar;
+use crate::vendor::comm::Scalar;
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::ffi::c_void;

@@ -20,7 +20,7 @@ use crate::device::DeviceWord;
 use crate::error::{Code, Error, Result};
 use crate::host::shm::ShmEngine;
 use crate::ops::lock;
-use crate::vendor::nccl::VendorComm;
+use crate::vendor::comm::VendorComm;
 use agree::RankInfo;
 use options::Options;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -72,6 +72,8 @@ pub struct Options {
     pub device: Option<i32>,
     /// Tiers to try in this order (`native`, `flagcx`, `host`), comma-separated; `None` is the default order.
     pub tiers: Option<String>,
+    /// Never the tier `flagcx`: the call comes from FlagCX, or from a program that takes us for it.
+    pub not_flagcx: bool,
     /// Settings of the vendor's library.
     pub vendor: VendorKnobs,
 }

@@ -1,13 +1,20 @@
-//! One driver for every vendor whose runtime has CUDA's shape.
+//! One driver for every vendor: a runtime of CUDA's shape, or one behind adapters.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
-use std::ptr::{self, NonNull};
+use std::ptr;
 
-use super::rows::{DriverRow, LowRow, Numbers};
+use super::Guard;
+use super::adapter;
+use super::functions::{Below, Common, PointerAttributes, Runtime, Spare, Tables};
+use super::owners::{Owners, Thing};
+use super::rows::{
+    COPY_NAMES, DriverRow, Enums, Kinds, LowRow, Memory, NotReady, Pointers, VersionCode,
+};
+use crate::load::numbers::Numbers;
 use crate::load::open::{Accepted, Lib, Refusal};
-use crate::load::symbols::Resolver;
-use crate::{Code, Error, Result};
+use crate::load::symbols::{Declaration, Resolver};
+use crate::{Code, Error, Result, config};
 
 /// A pointer that came from the user. Making one carries the user's promise that it is what the
 /// function that takes it documents, for as long as the operation runs.
@@ -27,7 +34,7 @@ impl UserPtr {
 }
 
 macro_rules! handle {
-    ($name:ident, $owned:ident, $what:literal) => {
+    ($name:ident, $owned:ident, $thing:ident, $what:literal) => {
         #[doc = concat!("The driver's handle of a ", $what, ".")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) struct $name(*mut c_void);
@@ -41,6 +48,10 @@ macro_rules! handle {
             /// The driver's handle.
             pub(crate) const fn raw(self) -> *mut c_void {
                 self.0
+            }
+
+            fn thing(self) -> Thing {
+                Thing::$thing(self.0.addr())
             }
         }
 
@@ -69,8 +80,8 @@ macro_rules! handle {
     };
 }
 
-handle!(RawStream, OwnedStream, "stream");
-handle!(RawEvent, OwnedEvent, "event");
+handle!(RawStream, OwnedStream, Stream, "stream");
+handle!(RawEvent, OwnedEvent, Event, "event");
 
 /// The pointer that a caller passed. Every entry that takes one says what it must be, and for how
 /// long.
@@ -94,13 +105,24 @@ pub(crate) fn event_of(event: *mut c_void) -> RawEvent {
 #[repr(usize)]
 pub(crate) enum CopyKind {
     /// From host to device.
-    HostToDevice = 1,
+    HostToDevice,
     /// From device to host.
-    DeviceToHost = 2,
+    DeviceToHost,
     /// From device to device.
-    DeviceToDevice = 3,
+    DeviceToDevice,
     /// The driver finds out from the addresses.
-    Default = 4,
+    Default,
+}
+
+impl std::fmt::Display for CopyKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            CopyKind::HostToDevice => "from host to device",
+            CopyKind::DeviceToHost => "from device to host",
+            CopyKind::DeviceToDevice => "from device to device",
+            CopyKind::Default => "whose direction the addresses tell",
+        })
+    }
 }
 
 /// Whose memory a pointer points to.
@@ -116,103 +138,8 @@ pub(crate) enum PointerOwner {
     Managed(i32),
 }
 
-/// A runtime's answer about a pointer: type and device first, then fields that differ by version.
-#[repr(C, align(8))]
-struct PointerAttributes {
-    kind: c_int,
-    device: c_int,
-    rest: [u64; 31],
-}
-
-macro_rules! functions {
-    ($(#[$doc:meta])* $name:ident {
-        $($field:ident $suffix:literal ($($arg:ty),* $(,)?) -> $ret:ty;)*
-    }) => {
-        $(#[$doc])*
-        struct $name {
-            $($field: Option<unsafe extern "C" fn($($arg),*) -> $ret>,)*
-        }
-
-        impl $name {
-            fn resolve(name: &dyn Fn(&str) -> String, resolver: &mut Resolver<'_>) -> $name {
-                $name {
-                    $($field: resolver.find(&name($suffix)).map(|address| {
-                        // SAFETY: the address is that of the driver's function with this name,
-                        // whose C signature is the one given.
-                        unsafe {
-                            std::mem::transmute::<
-                                *mut c_void,
-                                unsafe extern "C" fn($($arg),*) -> $ret,
-                            >(NonNull::as_ptr(address))
-                        }
-                    }),)*
-                }
-            }
-        }
-    };
-}
-
-functions! {
-    /// Functions that a runtime of CUDA's shape and the driver below it both have, with the same
-    /// arguments.
-    Common {
-        get_device "GetDevice" (*mut c_int) -> c_int;
-        get_device_count "GetDeviceCount" (*mut c_int) -> c_int;
-        pci_bus_id "DeviceGetPCIBusId" (*mut c_char, c_int, c_int) -> c_int;
-        stream_create "StreamCreateWithFlags" (*mut *mut c_void, c_uint) -> c_int;
-        stream_destroy "StreamDestroy" (*mut c_void) -> c_int;
-        stream_query "StreamQuery" (*mut c_void) -> c_int;
-        stream_synchronize "StreamSynchronize" (*mut c_void) -> c_int;
-        stream_wait_event "StreamWaitEvent" (*mut c_void, *mut c_void, c_uint) -> c_int;
-        stream_is_capturing "StreamIsCapturing" (*mut c_void, *mut c_int) -> c_int;
-        event_create "EventCreateWithFlags" (*mut *mut c_void, c_uint) -> c_int;
-        event_destroy "EventDestroy" (*mut c_void) -> c_int;
-        event_record "EventRecord" (*mut c_void, *mut c_void) -> c_int;
-        event_query "EventQuery" (*mut c_void) -> c_int;
-        event_synchronize "EventSynchronize" (*mut c_void) -> c_int;
-        event_elapsed "EventElapsedTime" (*mut f32, *mut c_void, *mut c_void) -> c_int;
-        malloc "Malloc" (*mut *mut c_void, usize) -> c_int;
-        free "Free" (*mut c_void) -> c_int;
-        host_alloc "HostAlloc" (*mut *mut c_void, usize, c_uint) -> c_int;
-        free_host "FreeHost" (*mut c_void) -> c_int;
-        memset_async "MemsetAsync" (*mut c_void, c_int, usize, *mut c_void) -> c_int;
-        exchange_capture_mode "ThreadExchangeStreamCaptureMode" (*mut c_int) -> c_int;
-    }
-}
-
-functions! {
-    /// Functions of a runtime only.
-    Runtime {
-        set_device "SetDevice" (c_int) -> c_int;
-        memcpy_async "MemcpyAsync" (*mut c_void, *const c_void, usize, c_int, *mut c_void) -> c_int;
-        pointer_attributes "PointerGetAttributes" (*mut PointerAttributes, *const c_void) -> c_int;
-        get_last_error "GetLastError" () -> c_int;
-        peek_last_error "PeekAtLastError" () -> c_int;
-        error_string "GetErrorString" (c_int) -> *const c_char;
-        version "RuntimeGetVersion" (*mut c_int) -> c_int;
-    }
-}
-
-functions! {
-    /// Functions of the driver below a runtime only.
-    Below {
-        init "Init" (c_uint) -> c_int;
-        device_get "DeviceGet" (*mut c_int, c_int) -> c_int;
-        uuid_v2 "DeviceGetUuid_v2" (*mut [u8; 16], c_int) -> c_int;
-        uuid "DeviceGetUuid" (*mut [u8; 16], c_int) -> c_int;
-        context_device "CtxGetDevice" (*mut c_int) -> c_int;
-        context_get "CtxGetCurrent" (*mut *mut c_void) -> c_int;
-        context_set "CtxSetCurrent" (*mut c_void) -> c_int;
-        primary_context "DevicePrimaryCtxRetain" (*mut *mut c_void, c_int) -> c_int;
-        memcpy_async "MemcpyAsync" (*mut c_void, *const c_void, usize, *mut c_void) -> c_int;
-        pointer_attribute "PointerGetAttribute" (*mut c_void, c_int, *const c_void) -> c_int;
-        error_string "GetErrorString" (c_int, *mut *const c_char) -> c_int;
-        version "DriverGetVersion" (*mut c_int) -> c_int;
-    }
-}
-
-const NO_DEVICE: c_int = 100;
-const INVALID_VALUE: c_int = 1;
+/// The last number whose name is looked at.
+const LAST_NAMED: c_int = 1000;
 const POINTER_MEMORY_TYPE: c_int = 2;
 const POINTER_IS_MANAGED: c_int = 8;
 const POINTER_DEVICE_ORDINAL: c_int = 9;
@@ -243,7 +170,16 @@ pub(crate) struct Driver {
     lib: Lib,
     common: Common,
     runtime: Option<Runtime>,
+    spare: Spare,
     low: Option<Low>,
+    /// The numbers of what answers: the row's, the user's, and what was found out.
+    enums: Enums,
+    /// Numbers of kinds of memory, if the runtime's answer can be read.
+    kinds: Option<Kinds>,
+    /// The variable in which the user gives numbers.
+    variable: String,
+    /// Of a device-scoped runtime.
+    owners: Option<Owners>,
 }
 
 impl std::fmt::Debug for Driver {
@@ -263,66 +199,110 @@ fn renamed(renames: &[(&str, &str)], prefix: &str, suffix: &str) -> String {
     }
 }
 
-fn version_text(code: c_int) -> String {
-    format!("{}.{}", code / 1000, code % 1000 / 10)
-}
-
 impl Driver {
-    /// Takes an open library for a runtime, or says why not.
+    /// Takes an open library for a runtime, or says why not. Numbers that the user gave go before
+    /// the row's.
     pub(crate) fn accept_runtime(
         row: &'static DriverRow,
+        numbers: &Numbers,
         lib: &Lib,
     ) -> std::result::Result<Accepted<Driver>, Refusal> {
-        let name = |suffix: &str| renamed(row.renames, row.prefix, suffix);
         let mut resolver = Resolver::new(lib, &[]);
-        let common = Common::resolve(&name, &mut resolver);
-        let runtime = Runtime::resolve(&name, &mut resolver);
-        let needed = ["GetDevice", "SetDevice", "GetDeviceCount"].map(name);
-        accept(row.title, &needed, &resolver)?;
-        let version = runtime.version.and_then(ask_version);
-        let driver = Driver {
-            row,
-            lib: lib.clone(),
-            common,
-            runtime: Some(runtime),
-            low: None,
+        let tables = match row.odd {
+            Some(odd) => (odd.resolve)(&mut resolver),
+            None => Tables {
+                common: Common::resolve(&|suffix| usual(row, suffix), &mut resolver),
+                runtime: Runtime::resolve(&|suffix| usual(row, suffix), &mut resolver),
+                spare: Spare::resolve(&|suffix| spare(row, suffix), &mut resolver),
+            },
         };
+        let needed = ["GetDevice", "SetDevice", "GetDeviceCount"];
+        let needed = needed.map(|suffix| renamed(row.renames, row.prefix, suffix));
+        accept(row.title, &needed, &resolver)?;
+        let driver = Driver::of_tables(row, numbers, lib, tables)
+            .map_err(|error| Refusal::new(error.text()))?;
+        let version = tables.runtime.version.and_then(ask_version);
         Ok(Accepted {
             value: driver,
-            version,
+            version: version.map(|code| row.version.text(code)),
             coverage: Some(resolver.coverage()),
+        })
+    }
+
+    /// A driver with these functions of an open library.
+    pub(super) fn of_tables(
+        row: &'static DriverRow,
+        numbers: &Numbers,
+        lib: &Lib,
+        tables: Tables,
+    ) -> Result<Driver> {
+        let mut enums = row.enums.with(numbers)?;
+        if enums.not_ready == NotReady::Named {
+            enums.not_ready = tables
+                .spare
+                .error_name
+                .and_then(find_not_ready)
+                .map_or(NotReady::Unknown, NotReady::Is);
+        }
+        let kinds = match row.pointers {
+            Pointers::Kinds(kinds) => Some(kinds),
+            Pointers::SinceMajor(since, before, after) => {
+                let version = tables.runtime.version.and_then(ask_version);
+                version.map(|code| match row.version.major(code) < since {
+                    true => before,
+                    false => after,
+                })
+            }
+            Pointers::Unknown => None,
+        };
+        Ok(Driver {
+            row,
+            lib: lib.clone(),
+            common: tables.common,
+            runtime: Some(tables.runtime),
+            spare: tables.spare,
+            low: None,
+            enums,
+            kinds,
+            variable: numbers.variable(),
+            owners: (row.device_scoped || row.completion_needs_sync).then(Owners::default),
         })
     }
 
     /// Takes an open library for the driver below a runtime, to serve without the runtime.
     pub(crate) fn accept_low(
         row: &'static DriverRow,
+        numbers: &Numbers,
         low: &'static LowRow,
         lib: &Lib,
     ) -> std::result::Result<Accepted<Driver>, Refusal> {
-        let name = |suffix: &str| renamed(low.renames, low.prefix, suffix);
+        let name = |suffix: &str| Some(renamed(low.renames, low.prefix, suffix));
         let plain = |suffix: &str| format!("{}{suffix}", low.prefix);
         let mut resolver = Resolver::new(lib, &[]);
         let common = Common::resolve(&name, &mut resolver);
-        let below = Below::resolve(&plain, &mut resolver);
+        let below = Below::resolve(&|suffix| Some(plain(suffix)), &mut resolver);
         let needed = ["Init", "CtxGetDevice", "DeviceGetCount"].map(plain);
         accept(low.title, &needed, &resolver)?;
         let version = below.version.and_then(ask_version);
-        let low = Low {
-            row: low,
-            lib: lib.clone(),
-            below,
-        };
         let driver = Driver {
             row,
             lib: lib.clone(),
             common,
             runtime: None,
-            low: Some(low),
+            spare: Spare::default(),
+            low: Some(Low {
+                row: low,
+                lib: lib.clone(),
+                below,
+            }),
+            enums: low.enums,
+            kinds: None,
+            variable: numbers.variable(),
+            owners: None,
         };
         Ok(Accepted {
             value: driver,
-            version,
+            version: version.map(|code| VersionCode::Cuda.text(code)),
             coverage: Some(resolver.coverage()),
         })
     }
@@ -341,16 +321,14 @@ impl Driver {
         }
     }
 
+    /// Whether things can be used, and are known, only while their device is current.
+    pub(crate) fn device_scoped(&self) -> bool {
+        self.row.device_scoped
+    }
+
     /// The file.
     pub(crate) fn path(&self) -> &Path {
         self.lib.path()
-    }
-
-    fn numbers(&self) -> &'static Numbers {
-        match (&self.runtime, &self.low) {
-            (None, Some(low)) => &low.row.numbers,
-            _ => &self.row.numbers,
-        }
     }
 
     fn name(&self, suffix: &str) -> String {
@@ -362,6 +340,14 @@ impl Driver {
 
     #[cold]
     fn lacks(&self, suffix: &str) -> Error {
+        let renamed = self.row.renames.iter().any(|(s, _)| *s == suffix);
+        if self.runtime.is_some() && self.row.without.contains(&suffix) && !renamed {
+            return Error::not_supported(format!(
+                "the {} ({}) has no function that is known to do what CUDA's cuda{suffix} does",
+                self.title(),
+                self.path().display()
+            ));
+        }
         Error::not_supported(format!(
             "{} ({}) has no {}",
             self.title(),
@@ -380,8 +366,82 @@ impl Driver {
         ))
     }
 
+    /// The error of a call for which a number would be needed that nobody has told.
+    #[cold]
+    fn untold(&self, what: &str, name: &str) -> Error {
+        Error::not_supported(format!(
+            "{what} isn't known of the {} ({}); {}",
+            self.title(),
+            self.path().display(),
+            match self.row.overridable.contains(&name) {
+                true => format!("set {}={name}=<number> if you know it", self.variable),
+                false => "it has none".to_string(),
+            }
+        ))
+    }
+
+    /// The handle of a stream, if the runtime takes it.
+    fn handle(&self, stream: RawStream) -> Result<*mut c_void> {
+        if stream.raw().is_null() && !self.row.null_stream {
+            return Err(Error::invalid_argument(format!(
+                "the stream is NULL, and the {} has no default stream: pass one that was made",
+                self.title()
+            )));
+        }
+        Ok(stream.raw())
+    }
+
+    /// Runs a call with the device current that the first of these things belongs to which this
+    /// driver made for a device-scoped runtime; else, as it is.
+    fn at_home<T>(&self, things: &[Thing], call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let owners = self.owners.as_ref().filter(|_| self.row.device_scoped);
+        match owners.and_then(|owners| things.iter().find_map(|t| owners.device_of(*t))) {
+            Some(device) => Guard::with(self, device, call),
+            None => call(),
+        }
+    }
+
+    /// Makes a thing and remembers the device, which is current.
+    fn made(
+        &self,
+        make: impl FnOnce() -> Result<*mut c_void>,
+        thing: impl FnOnce(usize) -> Thing,
+        bytes: usize,
+    ) -> Result<*mut c_void> {
+        let Some(owners) = &self.owners else {
+            return make();
+        };
+        let device = self.current()?;
+        let made = make()?;
+        if !made.is_null() {
+            owners.add(thing(made.addr()), bytes, device);
+        }
+        Ok(made)
+    }
+
+    /// Ends a thing with its device current and forgets it.
+    fn ended(&self, thing: Thing, end: impl FnOnce() -> Result<()>) -> Result<()> {
+        let Some(owners) = &self.owners else {
+            return end();
+        };
+        let Some((bytes, device)) = owners.take(thing) else {
+            return end();
+        };
+        let ended = match self.row.device_scoped {
+            true => Guard::with(self, device, end),
+            false => end(),
+        };
+        if ended.is_err() {
+            owners.add(thing, bytes, device);
+        }
+        ended
+    }
+
     /// The driver's words for a number.
     pub(crate) fn error_text(&self, code: i32) -> String {
+        if let Some(words) = adapter::words(code) {
+            return words.to_string();
+        }
         match (&self.runtime, &self.low) {
             (None, Some(low)) => low_error_text(low, code),
             (Some(runtime), _) => {
@@ -430,12 +490,15 @@ impl Driver {
             return;
         }
         let Some(runtime) = &self.runtime else { return };
-        if let (Some(peek), Some(get)) = (runtime.peek_last_error, runtime.get_last_error) {
-            // SAFETY: takes nothing and changes nothing.
-            if unsafe { peek() } == code {
-                // SAFETY: takes nothing; resets this thread's last error.
-                unsafe { get() };
-            }
+        let Some(get) = runtime.get_last_error else {
+            return;
+        };
+        // SAFETY: takes nothing and changes nothing.
+        let last = runtime.peek_last_error.map(|peek| unsafe { peek() });
+        // Without a look at it, the last error is the one of the last call that failed: ours.
+        if last.is_none_or(|last| last == code) {
+            // SAFETY: takes nothing; resets this thread's last error.
+            unsafe { get() };
         }
     }
 
@@ -449,11 +512,21 @@ impl Driver {
 
     /// `Ok(true)` for success, `Ok(false)` for "not yet".
     fn done(&self, suffix: &str, code: c_int) -> Result<bool> {
-        if code == self.numbers().not_ready {
+        if self.enums.not_ready == NotReady::Is(code) || self.enums.busy == Some(code) {
             self.forget(code);
             return Ok(false);
         }
         self.check(suffix, code).map(|()| true)
+    }
+
+    /// Whether a query can be understood. One that can't isn't made: its result would be taken for
+    /// a failure.
+    fn can_ask(&self, suffix: &str) -> Result<()> {
+        if self.enums.not_ready == NotReady::Unknown {
+            let what = format!("the result of {} that means \"not yet\"", self.name(suffix));
+            return Err(self.untold(&what, "not_ready"));
+        }
+        Ok(())
     }
 
     #[cold]
@@ -497,7 +570,7 @@ impl Driver {
                 return Ok(device);
             }
             if self.runtime.is_none() {
-                return Err(if low.row.numbers.unbound.contains(&code) {
+                return Err(if low.row.enums.unbound.means(code) {
                     let name = format!("{}{suffix}", low.row.prefix);
                     self.unbound(&name, code, &low_error_text(low, code))
                 } else {
@@ -510,7 +583,7 @@ impl Driver {
         let mut device = -1;
         // SAFETY: the number goes to a live local.
         let code = unsafe { ask(&mut device) };
-        if self.numbers().unbound.contains(&code) {
+        if self.enums.unbound.means(code) {
             let error = self.unbound(&self.name(suffix), code, &self.error_text(code));
             self.forget(code);
             return Err(error);
@@ -571,9 +644,19 @@ impl Driver {
             // SAFETY: the context goes to a live local.
             return match unsafe { get(&mut context) } {
                 0 => Ok(Saved::Context(context.expose_provenance())),
-                code if low.row.numbers.unbound.contains(&code) => Ok(Saved::Context(0)),
+                code if low.row.enums.unbound.means(code) => Ok(Saved::Context(0)),
                 code => Err(self.failed_low(low, "CtxGetCurrent", code)),
             };
+        }
+        if let (Some(get), Some(_)) = (self.spare.context_get, self.spare.context_set) {
+            // A device has a context of its own and can have others; the very one goes back.
+            let mut context: *mut c_void = ptr::null_mut();
+            // SAFETY: the context goes to a live local.
+            let code = unsafe { get(&mut context) };
+            if code == 0 && !context.is_null() {
+                return Ok(Saved::Context(context.expose_provenance()));
+            }
+            self.forget(code);
         }
         match self.current() {
             Ok(device) => Ok(Saved::Device(device)),
@@ -589,7 +672,14 @@ impl Driver {
             (Saved::Context(context), Some(low)) => {
                 self.set_context(low, ptr::with_exposed_provenance_mut(context))
             }
-            (Saved::Context(_), None) | (Saved::Nothing, _) => Ok(()),
+            (Saved::Context(context), None) => {
+                let suffix = "SetCurrentContext";
+                let set = self.spare.context_set.ok_or_else(|| self.lacks(suffix))?;
+                // SAFETY: the context was current on this thread when it was saved.
+                let code = unsafe { set(ptr::with_exposed_provenance_mut(context)) };
+                self.check(suffix, code)
+            }
+            (Saved::Nothing, _) => Ok(()),
         }
     }
 
@@ -598,7 +688,7 @@ impl Driver {
     pub(crate) fn prepare_thread(&self, device: i32) -> Result<()> {
         self.set(device)?;
         if let Some(exchange) = self.common.exchange_capture_mode {
-            let mut mode = self.numbers().capture_relaxed;
+            let mut mode = self.enums.capture_relaxed;
             // SAFETY: reads and writes a live local.
             let code = unsafe { exchange(&mut mode) };
             self.check("ThreadExchangeStreamCaptureMode", code)?;
@@ -610,7 +700,7 @@ impl Driver {
     pub(crate) fn count(&self) -> Result<i32> {
         if self.runtime.is_none()
             && let Some(low) = &self.low
-            && self.low_init(low)? == NO_DEVICE
+            && self.low_init(low)? != 0
         {
             return Ok(0);
         }
@@ -622,7 +712,7 @@ impl Driver {
         let mut count = 0;
         // SAFETY: the number goes to a live local.
         let code = unsafe { ask(&mut count) };
-        if code == NO_DEVICE {
+        if code != 0 && self.enums.no_device == Some(code) {
             self.forget(code);
             return Ok(0);
         }
@@ -635,7 +725,7 @@ impl Driver {
         let init = low.below.init.ok_or_else(|| self.lacks_low(low, "Init"))?;
         // SAFETY: takes flags, which must be 0; may be called any number of times.
         match unsafe { init(0) } {
-            code @ (0 | NO_DEVICE) => Ok(code),
+            code if code == 0 || low.row.enums.no_device == Some(code) => Ok(code),
             code => Err(self.failed_low(low, "Init", code)),
         }
     }
@@ -656,7 +746,7 @@ impl Driver {
     }
 
     /// What tells a device from every other on its machine: the driver's UUID, else the PCI bus id
-    /// as text, padded with zeros.
+    /// as text, padded with zeros, else the index that the device has for a process that sees all.
     pub(crate) fn uuid(&self, device: i32) -> Option<[u8; 16]> {
         if let Some(low) = &self.low
             && let Some(ask) = low.below.uuid_v2.or(low.below.uuid)
@@ -668,8 +758,20 @@ impl Driver {
                 return Some(uuid);
             }
         }
-        let bus = self.pci_bus_id(device).ok()?;
-        Some(pad(bus.as_bytes()))
+        if let Ok(bus) = self.pci_bus_id(device) {
+            return Some(pad(bus.as_bytes()));
+        }
+        // Two processes with different lists of visible devices call different devices by the same
+        // index, and containers number their devices as they like.
+        let visible = config::foreign(self.row.visibility?);
+        let visible = visible.as_ref().map(|list| list.to_string_lossy());
+        let text = format!(
+            "{}:{}:{}",
+            self.row.prefix,
+            among_all(device, visible.as_deref()),
+            crate::sys::process::namespace("pid")
+        );
+        Some(pad(text.as_bytes()))
     }
 
     /// A device's address on the PCI bus, lower case.
@@ -695,10 +797,13 @@ impl Driver {
             .common
             .stream_create
             .ok_or_else(|| self.lacks(suffix))?;
-        let mut stream = ptr::null_mut();
-        // SAFETY: the handle goes to a live local.
-        let code = unsafe { create(&mut stream, self.numbers().stream_non_blocking) };
-        self.check(suffix, code)?;
+        let make = || {
+            let mut stream = ptr::null_mut();
+            // SAFETY: the handle goes to a live local.
+            let code = unsafe { create(&mut stream, self.enums.stream_non_blocking) };
+            self.check(suffix, code).map(|()| stream)
+        };
+        let stream = self.made(make, Thing::Stream, 0)?;
         Ok(OwnedStream(RawStream(stream)))
     }
 
@@ -709,18 +814,28 @@ impl Driver {
             .common
             .stream_destroy
             .ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: a live stream that this driver made, destroyed once.
-        let code = unsafe { destroy(stream.0.raw()) };
-        self.check(suffix, code)
+        self.ended(stream.0.thing(), || {
+            // SAFETY: a live stream that this driver made, destroyed once.
+            let code = unsafe { destroy(stream.0.raw()) };
+            self.check(suffix, code)
+        })
     }
 
     /// Whether all work of a stream is done.
     pub(crate) fn stream_query(&self, stream: RawStream) -> Result<bool> {
         let suffix = "StreamQuery";
         let query = self.common.stream_query.ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: a live stream, which its type promises.
-        let code = unsafe { query(stream.raw()) };
-        self.done(suffix, code)
+        let handle = self.handle(stream)?;
+        self.can_ask(suffix)?;
+        let done = self.at_home(&[stream.thing()], || {
+            // SAFETY: a live stream, which its type promises.
+            let code = unsafe { query(handle) };
+            self.done(suffix, code)
+        })?;
+        if done && self.row.completion_needs_sync {
+            self.stream_synchronize(stream)?;
+        }
+        Ok(done)
     }
 
     /// Waits until all work of a stream is done.
@@ -730,9 +845,12 @@ impl Driver {
             .common
             .stream_synchronize
             .ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: a live stream, which its type promises.
-        let code = unsafe { synchronize(stream.raw()) };
-        self.check(suffix, code)
+        let handle = self.handle(stream)?;
+        self.at_home(&[stream.thing()], || {
+            // SAFETY: a live stream, which its type promises.
+            let code = unsafe { synchronize(handle) };
+            self.check(suffix, code)
+        })
     }
 
     /// Makes later work of a stream wait for an event.
@@ -742,9 +860,12 @@ impl Driver {
             .common
             .stream_wait_event
             .ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: a live stream and a live event, which their types promise.
-        let code = unsafe { wait(stream.raw(), event.raw(), 0) };
-        self.check(suffix, code)
+        let handle = self.handle(stream)?;
+        self.at_home(&[stream.thing(), event.thing()], || {
+            // SAFETY: a live stream and a live event, which their types promise.
+            let code = unsafe { wait(handle, event.raw(), 0) };
+            self.check(suffix, code)
+        })
     }
 
     /// Whether a stream is being captured into a graph; for the default stream also whether
@@ -756,7 +877,7 @@ impl Driver {
         let mut status = 0;
         // SAFETY: a live stream, which its type promises; the answer goes to a live local.
         let code = unsafe { ask(stream.raw(), &mut status) };
-        if code == self.numbers().capture_implicit {
+        if code != 0 && self.enums.capture_implicit == Some(code) {
             self.forget(code);
             return Ok(true);
         }
@@ -768,15 +889,17 @@ impl Driver {
     pub(crate) fn event_create(&self, timing: bool) -> Result<OwnedEvent> {
         let suffix = "EventCreateWithFlags";
         let create = self.common.event_create.ok_or_else(|| self.lacks(suffix))?;
-        let flags = if timing {
-            0
-        } else {
-            self.numbers().event_no_timing
+        let flags = match timing {
+            true => self.enums.event_timing,
+            false => self.enums.event_no_timing,
         };
-        let mut event = ptr::null_mut();
-        // SAFETY: the handle goes to a live local.
-        let code = unsafe { create(&mut event, flags) };
-        self.check(suffix, code)?;
+        let make = || {
+            let mut event = ptr::null_mut();
+            // SAFETY: the handle goes to a live local.
+            let code = unsafe { create(&mut event, flags) };
+            self.check(suffix, code).map(|()| event)
+        };
+        let event = self.made(make, Thing::Event, 0)?;
         Ok(OwnedEvent(RawEvent(event)))
     }
 
@@ -787,27 +910,48 @@ impl Driver {
             .common
             .event_destroy
             .ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: a live event that this driver made, destroyed once.
-        let code = unsafe { destroy(event.0.raw()) };
-        self.check(suffix, code)
+        self.ended(event.0.thing(), || {
+            // SAFETY: a live event that this driver made, destroyed once.
+            let code = unsafe { destroy(event.0.raw()) };
+            self.check(suffix, code)
+        })
     }
 
     /// Puts an event behind the work that a stream has now.
     pub(crate) fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
         let suffix = "EventRecord";
-        let record = self.common.event_record.ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: a live event and a live stream, which their types promise.
-        let code = unsafe { record(event.raw(), stream.raw()) };
-        self.check(suffix, code)
+        let (plain, flagged) = (self.common.event_record, self.spare.event_record_flags);
+        let handle = self.handle(stream)?;
+        self.at_home(&[stream.thing(), event.thing()], || {
+            let code = match (plain, flagged) {
+                // SAFETY: a live event and a live stream, which their types promise.
+                (Some(record), _) => unsafe { record(event.raw(), handle) },
+                // SAFETY: as above; flags 0 is the plain kind.
+                (None, Some(record)) => unsafe { record(event.raw(), handle, 0) },
+                (None, None) => return Err(self.lacks(suffix)),
+            };
+            self.check(suffix, code)
+        })?;
+        if let Some(owners) = &self.owners {
+            owners.recorded(event.raw().addr(), handle.addr());
+        }
+        Ok(())
     }
 
     /// Whether an event has happened.
     pub(crate) fn event_query(&self, event: RawEvent) -> Result<bool> {
         let suffix = "EventQuery";
         let query = self.common.event_query.ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: a live event, which its type promises.
-        let code = unsafe { query(event.raw()) };
-        self.done(suffix, code)
+        self.can_ask(suffix)?;
+        let done = self.at_home(&[event.thing()], || {
+            // SAFETY: a live event, which its type promises.
+            let code = unsafe { query(event.raw()) };
+            self.done(suffix, code)
+        })?;
+        if done {
+            self.settle(event)?;
+        }
+        Ok(done)
     }
 
     /// Waits until an event has happened.
@@ -817,9 +961,38 @@ impl Driver {
             .common
             .event_synchronize
             .ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: a live event, which its type promises.
-        let code = unsafe { synchronize(event.raw()) };
-        self.check(suffix, code)
+        self.at_home(&[event.thing()], || {
+            // SAFETY: a live event, which its type promises.
+            let code = unsafe { synchronize(event.raw()) };
+            self.check(suffix, code)
+        })?;
+        self.settle(event)
+    }
+
+    /// Makes the host see what was done before an event that has happened, where that needs the
+    /// stream to be synchronised. Which one that is isn't known of events that others recorded, nor
+    /// whether another's stream is still there: then it is the whole device.
+    fn settle(&self, event: RawEvent) -> Result<()> {
+        let Some(owners) = self
+            .owners
+            .as_ref()
+            .filter(|_| self.row.completion_needs_sync)
+        else {
+            return Ok(());
+        };
+        if let Some(stream) = owners.stream_of(event.raw().addr()) {
+            return self.stream_synchronize(RawStream(ptr::without_provenance_mut(stream)));
+        }
+        let suffix = "DeviceSynchronize";
+        let synchronize = self
+            .spare
+            .device_synchronize
+            .ok_or_else(|| self.lacks(suffix))?;
+        self.at_home(&[event.thing()], || {
+            // SAFETY: takes nothing; waits for the current device.
+            let code = unsafe { synchronize() };
+            self.check(suffix, code)
+        })
     }
 
     /// Milliseconds between two events with time that have happened.
@@ -829,22 +1002,25 @@ impl Driver {
             .common
             .event_elapsed
             .ok_or_else(|| self.lacks(suffix))?;
-        let mut milliseconds = 0.0;
-        // SAFETY: live events, which their types promise; the number goes to a live local.
-        let code = unsafe { elapsed(&mut milliseconds, start.raw(), end.raw()) };
-        self.check(suffix, code)?;
-        Ok(milliseconds)
+        self.at_home(&[start.thing(), end.thing()], || {
+            let mut milliseconds = 0.0;
+            // SAFETY: live events, which their types promise; the number goes to a live local.
+            let code = unsafe { elapsed(&mut milliseconds, start.raw(), end.raw()) };
+            self.check(suffix, code).map(|()| milliseconds)
+        })
     }
 
     /// Memory of the current device.
     pub(crate) fn malloc(&self, bytes: usize) -> Result<*mut c_void> {
         let suffix = "Malloc";
         let malloc = self.common.malloc.ok_or_else(|| self.lacks(suffix))?;
-        let mut memory = ptr::null_mut();
-        // SAFETY: the address goes to a live local.
-        let code = unsafe { malloc(&mut memory, bytes) };
-        self.check(suffix, code)?;
-        Ok(memory)
+        let make = || {
+            let mut memory = ptr::null_mut();
+            // SAFETY: the address goes to a live local.
+            let code = unsafe { malloc(&mut memory, bytes) };
+            self.check(suffix, code).map(|()| memory)
+        };
+        self.made(make, Thing::Memory, bytes)
     }
 
     /// Frees device memory.
@@ -856,9 +1032,11 @@ impl Driver {
     pub(crate) unsafe fn free(&self, memory: *mut c_void) -> Result<()> {
         let suffix = "Free";
         let free = self.common.free.ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: what this function asks of its caller.
-        let code = unsafe { free(memory) };
-        self.check(suffix, code)
+        self.ended(Thing::Memory(memory.addr()), || {
+            // SAFETY: what this function asks of its caller.
+            let code = unsafe { free(memory) };
+            self.check(suffix, code)
+        })
     }
 
     /// Frees device memory of ours that a caller gives back.
@@ -871,12 +1049,19 @@ impl Driver {
     /// Pinned host memory.
     pub(crate) fn malloc_host(&self, bytes: usize) -> Result<*mut c_void> {
         let suffix = "HostAlloc";
-        let alloc = self.common.host_alloc.ok_or_else(|| self.lacks(suffix))?;
-        let mut memory = ptr::null_mut();
-        // SAFETY: the address goes to a live local; flags 0 is the plain kind.
-        let code = unsafe { alloc(&mut memory, bytes, 0) };
-        self.check(suffix, code)?;
-        Ok(memory)
+        let (flagged, plain) = (self.common.host_alloc, self.spare.malloc_host);
+        let make = || {
+            let mut memory = ptr::null_mut();
+            let code = match (flagged, plain) {
+                // SAFETY: the address goes to a live local; flags 0 is the plain kind.
+                (Some(alloc), _) => unsafe { alloc(&mut memory, bytes, 0) },
+                // SAFETY: the address goes to a live local.
+                (None, Some(alloc)) => unsafe { alloc(&mut memory, bytes) },
+                (None, None) => return Err(self.lacks(suffix)),
+            };
+            self.check(suffix, code).map(|()| memory)
+        };
+        self.made(make, Thing::Host, bytes)
     }
 
     /// Frees pinned host memory.
@@ -887,9 +1072,11 @@ impl Driver {
     pub(crate) unsafe fn free_host(&self, memory: *mut c_void) -> Result<()> {
         let suffix = "FreeHost";
         let free = self.common.free_host.ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: what this function asks of its caller.
-        let code = unsafe { free(memory) };
-        self.check(suffix, code)
+        self.ended(Thing::Host(memory.addr()), || {
+            // SAFETY: what this function asks of its caller.
+            let code = unsafe { free(memory) };
+            self.check(suffix, code)
+        })
     }
 
     /// Copies on a stream.
@@ -907,17 +1094,26 @@ impl Driver {
         stream: RawStream,
     ) -> Result<()> {
         let suffix = "MemcpyAsync";
-        let code = if let Some(runtime) = &self.runtime {
+        let handle = self.handle(stream)?;
+        let memory = [to.cast_const(), from].map(|address| Thing::Memory(address.addr()));
+        let things = [stream.thing(), memory[0], memory[1]];
+        if let Some(runtime) = &self.runtime {
             let copy = runtime.memcpy_async.ok_or_else(|| self.lacks(suffix))?;
-            let kind = self.numbers().copy[kind as usize];
-            // SAFETY: what this function asks of its caller; the stream's type promises the rest.
-            unsafe { copy(to, from, bytes, kind, stream.raw()) }
-        } else {
-            let copy = self.low.as_ref().and_then(|low| low.below.memcpy_async);
-            let copy = copy.ok_or_else(|| self.lacks(suffix))?;
-            // SAFETY: as above; the driver finds the kind out from the addresses.
-            unsafe { copy(to, from, bytes, stream.raw()) }
-        };
+            let number = self.enums.copy[kind as usize].ok_or_else(|| {
+                let what = format!("the number of {} for a copy {kind}", self.name(suffix));
+                self.untold(&what, COPY_NAMES[kind as usize])
+            })?;
+            return self.at_home(&things, || {
+                // SAFETY: what this function asks of its caller; the stream's type promises the
+                // rest.
+                let code = unsafe { copy(to, from, bytes, number, handle) };
+                self.check(suffix, code)
+            });
+        }
+        let copy = self.low.as_ref().and_then(|low| low.below.memcpy_async);
+        let copy = copy.ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: as above; the driver finds the kind out from the addresses.
+        let code = unsafe { copy(to, from, bytes, handle) };
         self.check(suffix, code)
     }
 
@@ -956,13 +1152,21 @@ impl Driver {
     ) -> Result<()> {
         let suffix = "MemsetAsync";
         let set = self.common.memset_async.ok_or_else(|| self.lacks(suffix))?;
-        // SAFETY: what this function asks of its caller; the stream's type promises the rest.
-        let code = unsafe { set(to, c_int::from(byte), bytes, stream.raw()) };
-        self.check(suffix, code)
+        let handle = self.handle(stream)?;
+        self.at_home(&[stream.thing(), Thing::Memory(to.addr())], || {
+            // SAFETY: what this function asks of its caller; the stream's type promises the rest.
+            let code = unsafe { set(to, c_int::from(byte), bytes, handle) };
+            self.check(suffix, code)
+        })
     }
 
-    /// Whose memory an address is. The memory is not touched; any address may be asked for.
+    /// Whose memory an address is. The memory is not touched; any address may be asked for. A
+    /// driver that can't tell gives [`Code::NotSupported`].
     pub(crate) fn pointer_owner(&self, pointer: *const c_void) -> Result<PointerOwner> {
+        let owners = self.owners.as_ref();
+        if let Some(device) = owners.and_then(|o| o.device_of(Thing::Memory(pointer.addr()))) {
+            return Ok(PointerOwner::Device(device));
+        }
         match (&self.runtime, &self.low) {
             (Some(runtime), _) => self.pointer_owner_runtime(runtime, pointer),
             (None, Some(low)) => self.pointer_owner_low(low, pointer),
@@ -979,6 +1183,14 @@ impl Driver {
         let ask = runtime
             .pointer_attributes
             .ok_or_else(|| self.lacks(suffix))?;
+        let kinds = self.kinds.ok_or_else(|| {
+            Error::not_supported(format!(
+                "the {} ({}) gives answers to {} that can't be read",
+                self.title(),
+                self.path().display(),
+                self.name(suffix)
+            ))
+        })?;
         // Zeroed, and far larger than any version's struct, which has grown once already.
         let mut attributes = PointerAttributes {
             kind: 0,
@@ -989,19 +1201,27 @@ impl Driver {
         // larger than the struct of any version.
         let code = unsafe { ask(&mut attributes, pointer) };
         let _ = attributes.rest;
-        if code == INVALID_VALUE {
-            // How older runtimes say that they don't know the address.
-            self.forget(code);
-            return Ok(PointerOwner::Unregistered);
+        match self.enums.unknown_pointer {
+            _ if code == 0 => {}
+            Some(unknown) if code == unknown => {
+                // How older runtimes say that they don't know the address.
+                self.forget(code);
+                return Ok(PointerOwner::Unregistered);
+            }
+            Some(_) => return Err(self.failed(&self.name(suffix), code)),
+            // It may be the number for an unknown address, or a failure.
+            None => {
+                let error = self.failed(&self.name(suffix), code);
+                return Err(Error::not_supported(error.text()));
+            }
         }
-        self.check(suffix, code)?;
-        let [unregistered, host, device, managed] = self.numbers().memory;
-        match attributes.kind {
-            kind if kind == unregistered => Ok(PointerOwner::Unregistered),
-            kind if kind == host => Ok(PointerOwner::HostPinned),
-            kind if kind == device => Ok(PointerOwner::Device(attributes.device)),
-            kind if kind == managed => Ok(PointerOwner::Managed(attributes.device)),
-            kind => Err(self.unknown_memory(&self.name(suffix), i64::from(kind))),
+        let memory = kinds.iter().find(|(kind, _)| *kind == attributes.kind);
+        match memory.map(|(_, memory)| memory) {
+            Some(Memory::Unregistered) => Ok(PointerOwner::Unregistered),
+            Some(Memory::Host) => Ok(PointerOwner::HostPinned),
+            Some(Memory::Device) => Ok(PointerOwner::Device(attributes.device)),
+            Some(Memory::Managed) => Ok(PointerOwner::Managed(attributes.device)),
+            None => Err(self.unknown_memory(&self.name(suffix), i64::from(attributes.kind))),
         }
     }
 
@@ -1017,7 +1237,7 @@ impl Driver {
             // of at most 32 bits, which goes to a live local that is larger.
             match unsafe { ask(answer.as_mut_ptr().cast(), attribute, pointer) } {
                 0 => Ok(Some(answer[0])),
-                INVALID_VALUE => Ok(None),
+                code if low.row.enums.unknown_pointer == Some(code) => Ok(None),
                 code => Err(self.failed_low(low, suffix, code)),
             }
         };
@@ -1095,11 +1315,79 @@ fn accept(
     })
 }
 
-fn ask_version(ask: unsafe extern "C" fn(*mut c_int) -> c_int) -> Option<String> {
+fn ask_version(ask: unsafe extern "C" fn(*mut c_int) -> c_int) -> Option<c_int> {
     let mut code = 0;
     // SAFETY: the number goes to a live local; the call needs no device.
     let result = unsafe { ask(&mut code) };
-    (result == 0 && code > 0).then(|| version_text(code))
+    (result == 0 && code > 0).then_some(code)
+}
+
+/// The result that a runtime names as "not ready".
+fn find_not_ready(name: unsafe extern "C" fn(c_int) -> *const c_char) -> Option<c_int> {
+    (1..=LAST_NAMED).find(|code| {
+        // SAFETY: takes any number and returns a string that the runtime keeps, or NULL.
+        words_at(unsafe { name(*code) }).ends_with("ErrorNotReady")
+    })
+}
+
+/// The name of a function of a runtime of CUDA's shape, if it is looked up.
+fn usual(row: &DriverRow, suffix: &str) -> Option<String> {
+    (!row.without.contains(&suffix)).then(|| renamed(row.renames, row.prefix, suffix))
+}
+
+/// The name of a function that is looked up only where the row asks for it.
+fn spare(row: &DriverRow, suffix: &str) -> Option<String> {
+    let asked = row.with.contains(&suffix);
+    asked.then(|| renamed(row.renames, row.prefix, suffix))
+}
+
+/// The index that a device has for a process that sees all, as far as the list of visible devices
+/// tells: its entry, or the whole list where that is not one of numbers.
+fn among_all(device: i32, visible: Option<&str>) -> String {
+    let Some(list) = visible else {
+        return device.to_string();
+    };
+    let entry = usize::try_from(device)
+        .ok()
+        .and_then(|at| list.split(',').nth(at))
+        .and_then(|entry| entry.trim().parse::<u32>().ok());
+    match entry {
+        Some(index) => index.to_string(),
+        None => format!("{device} of {list}"),
+    }
+}
+
+/// Every function of every driver as it is declared here.
+#[allow(dead_code, reason = "for tests")]
+pub(crate) fn declarations() -> Vec<Declaration> {
+    let mut list: Vec<Declaration> = Vec::new();
+    for row in super::rows::ROWS {
+        let mut of_row = match row.odd {
+            Some(odd) => (odd.declarations)(),
+            None => {
+                let library = row.library;
+                let mut own = Common::declarations(library, &|suffix| usual(row, suffix));
+                own.extend(Runtime::declarations(library, &|suffix| usual(row, suffix)));
+                own.extend(Spare::declarations(library, &|suffix| spare(row, suffix)));
+                own
+            }
+        };
+        if let Some(low) = row.low {
+            let name = |suffix: &str| Some(renamed(low.renames, low.prefix, suffix));
+            let plain = |suffix: &str| Some(format!("{}{suffix}", low.prefix));
+            of_row.extend(Common::declarations(low.library, &name));
+            of_row.extend(Below::declarations(low.library, &plain));
+        }
+        for declaration in of_row {
+            let again = list
+                .iter()
+                .any(|d| d.library == declaration.library && d.name == declaration.name);
+            if !again {
+                list.push(declaration);
+            }
+        }
+    }
+    list
 }
 
 /// Text as 16 bytes: padded with zeros, or hashed if it is longer.
@@ -1136,16 +1424,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn indices_among_all_devices() {
+        assert_eq!(among_all(1, None), "1");
+        assert_eq!(among_all(1, Some("4, 7")), "7");
+        assert_eq!(among_all(0, Some("GPU-a,GPU-b")), "0 of GPU-a,GPU-b");
+        assert_ne!(among_all(2, Some("4,7")), among_all(1, Some("4,7")));
+        assert_ne!(among_all(-1, Some("4,7")), among_all(0, Some("4,7")));
+    }
+
+    #[test]
     fn padding() {
         assert_eq!(&pad(b"0000:1b:00.0")[..12], b"0000:1b:00.0");
         assert_eq!(pad(b"0000:1b:00.0")[12..], [0; 4]);
         assert_ne!(pad(b"00000000:1b:00.0x"), pad(b"00000000:1c:00.0x"));
-    }
-
-    #[test]
-    fn versions_of_cuda() {
-        assert_eq!(version_text(13050), "13.5");
-        assert_eq!(version_text(12090), "12.9");
     }
 }
 

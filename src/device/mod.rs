@@ -2,9 +2,17 @@
 //!
 //! Nothing here remembers the current device. Every question goes to the driver.
 
+mod acl;
+mod adapter;
+mod cnrt;
 mod driver;
+mod functions;
 mod guard;
+mod owners;
 mod rows;
+#[cfg(test)]
+pub(crate) mod tests;
+mod tx;
 
 pub(crate) use driver::{
     CopyKind, DeviceWord, Driver, OwnedEvent, OwnedStream, PointerOwner, RawStream, UserPtr,
@@ -12,6 +20,14 @@ pub(crate) use driver::{
 };
 pub(crate) use guard::Guard;
 pub(crate) use rows::{CUDA, DriverRow};
+#[allow(unused_imports, reason = "for the vendors' rows and for tests")]
+pub(crate) use {
+    driver::declarations,
+    rows::{
+        ACL, CNRT, DU_CUDA, GALAXYHIP, HIP, ILUVATAR_CUDA, KUNLUNXIN_CUDA, MACA, MUSA, TANG,
+        THEAD_CUDA, TOPS, TX,
+    },
+};
 
 use crate::Result;
 

@@ -80,6 +80,8 @@ pub(crate) struct Spec {
     pub(crate) wheels: &'static [&'static str],
     /// Further folders.
     pub(crate) roots: &'static [Root],
+    /// The further folders come before the loader's own search.
+    pub(crate) roots_first: bool,
 }
 
 /// A name for the loader, or a file.
@@ -154,14 +156,16 @@ pub(crate) fn candidates(env: &Env, facts: &Facts, spec: &Spec) -> Vec<Candidate
         ));
     }
     // Rule 13.
-    for soname in spec.sonames {
-        list.push(Candidate::name(
-            Source::Soname,
-            soname,
-            "the loader's own search",
-        ));
+    let names = spec.sonames.iter();
+    let names =
+        names.map(|soname| Candidate::name(Source::Soname, soname, "the loader's own search"));
+    if spec.roots_first {
+        list.extend(by_folder(env, facts, spec));
+        list.extend(names);
+    } else {
+        list.extend(names);
+        list.extend(by_folder(env, facts, spec));
     }
-    list.extend(by_folder(env, facts, spec));
     dedup(list)
 }
 
@@ -365,10 +369,6 @@ pub(crate) fn choose(value: Option<&str>) -> Result<Choice> {
     match vendor::by_name(&folded) {
         Some(Named::Row(vendor)) => Ok(Choice::Vendor(vendor)),
         Some(Named::NoCollectives(key)) => Ok(Choice::Host(key)),
-        Some(Named::NotBuilt(key)) => Err(Error::not_supported(format!(
-            "GEMS_VENDOR={value:?} names the vendor {key}, which this build of flagos-comm knows \
-             but doesn't drive yet; unset it to detect another vendor"
-        ))),
         None => Err(Error::invalid_argument(format!(
             "GEMS_VENDOR={value:?} is not a vendor that flagos-comm knows; known names: {}; \
              unset it to detect the vendor",
@@ -402,7 +402,8 @@ impl Evidence {
 /// The vendors to look at if none is named, best evidence first (rule 5).
 pub(crate) fn detect(facts: &Facts) -> Vec<(&'static Vendor, Evidence)> {
     let mut list: Vec<(&'static Vendor, Evidence)> = Vec::new();
-    for vendor in vendor::VENDORS {
+    let seen = || vendor::VENDORS.iter().filter(|v| !v.only_named);
+    for vendor in seen() {
         let low = vendor.driver.low.map_or(&[] as &[&str], |low| low.sonames);
         let mapped = mapped_copies(facts, vendor.driver.sonames)
             .into_iter()
@@ -412,7 +413,7 @@ pub(crate) fn detect(facts: &Facts) -> Vec<(&'static Vendor, Evidence)> {
             list.push((vendor, Evidence::Mapped(path)));
         }
     }
-    for vendor in vendor::VENDORS {
+    for vendor in seen() {
         if list.iter().all(|(v, _)| v.key != vendor.key) {
             let node = facts
                 .nodes
@@ -423,7 +424,7 @@ pub(crate) fn detect(facts: &Facts) -> Vec<(&'static Vendor, Evidence)> {
             }
         }
     }
-    for vendor in vendor::VENDORS {
+    for vendor in seen() {
         if list.iter().all(|(v, _)| v.key != vendor.key) {
             list.push((vendor, Evidence::Soname));
         }
@@ -442,6 +443,7 @@ mod tests {
         sonames: &["libnccl.so.2", "libnccl.so"],
         wheels: &["nvidia/nccl/lib"],
         roots: &[Root::Env("CUDA_HOME", "lib64"), Root::Folder("/roots/lib")],
+        roots_first: false,
     };
 
     fn facts(mapped: &[&str]) -> Facts {
@@ -493,7 +495,6 @@ mod tests {
             }
             let state = match vendor::by_name(key) {
                 Some(Named::Row(_)) => "driven",
-                Some(Named::NotBuilt(_)) => "known",
                 Some(Named::NoCollectives(_)) => "host tier",
                 None => panic!("{key}"),
             };
@@ -502,13 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_3_known_but_not_driven() {
-        let error = choose(Some("MUSA")).unwrap_err();
-        assert_eq!(error.code(), Code::NotSupported);
-        assert!(
-            error.text().contains("mthreads") && error.text().contains("MUSA"),
-            "{error}"
-        );
+    fn rule_3_accelerators_without_a_collective_library() {
         for key in ["arm", "spacemit", "aipu", "bpu"] {
             assert!(matches!(choose(Some(key)), Ok(Choice::Host(k)) if k == key));
         }
@@ -643,15 +638,16 @@ mod tests {
     fn rule_15_the_page_lists_the_rows() {
         let page = include_str!("../../docs/discovery.md");
         for vendor in vendor::VENDORS {
-            for name in vendor
+            let ccl = &vendor.ccl;
+            for name in ccl
                 .sonames
                 .iter()
-                .chain(vendor.wheels)
+                .chain(ccl.wheels)
                 .chain(vendor.driver.wheels)
             {
                 assert!(page.contains(name), "docs/discovery.md lacks {name}");
             }
-            for root in vendor.roots.iter().chain(vendor.driver.roots) {
+            for root in ccl.roots.iter().chain(vendor.driver.roots) {
                 match root {
                     Root::Env(name, below) => {
                         assert!(

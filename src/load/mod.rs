@@ -2,6 +2,7 @@
 
 pub(crate) mod discover;
 pub(crate) mod elf;
+pub(crate) mod numbers;
 pub(crate) mod open;
 pub(crate) mod report;
 pub(crate) mod symbols;
@@ -16,10 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::config::{self, OverrideOf};
 use crate::device::Driver;
 use crate::sys::per_process::PerProcess;
-use crate::vendor::nccl::Library;
-use crate::vendor::{self, Vendor};
+use crate::vendor::Library;
+use crate::vendor::{self, Ccl, Vendor};
 use crate::{Error, Result};
 use discover::{Choice, Env, Evidence, Facts, Spec};
+use numbers::Numbers;
 use open::Search;
 use report::{LoadReport, Section};
 
@@ -52,6 +54,7 @@ struct Decision {
 
 static DECISION: PerProcess<Decision> = PerProcess::new();
 static LIBRARY: PerProcess<(Result<Library>, Vec<Section>)> = PerProcess::new();
+static FLAGCX: PerProcess<(Result<Library>, Vec<Section>)> = PerProcess::new();
 
 /// The vendor of this process. The first call decides: it looks at the environment and asks the
 /// driver for devices. The decision, an error too, stays for the process. A forked child decides
@@ -86,12 +89,35 @@ pub(crate) fn process_library() -> Result<&'static Library> {
     let (result, _) = LIBRARY.get_or_init(|| {
         let mut sections = Vec::new();
         let result = match chosen.vendor {
-            Some(vendor) => open_library(vendor, chosen.named, &mut sections),
+            Some(vendor) => {
+                let whose = match chosen.named {
+                    true => format!("GEMS_VENDOR names {}, but ", vendor.key),
+                    false => format!("there is a driver of {}, but ", vendor.key),
+                };
+                numbers(vendor).and_then(|numbers| {
+                    let row = &vendor.ccl;
+                    open_library(row, &numbers, &whose, log::Level::Warn, &mut sections)
+                })
+            }
             None => Err(Error::not_supported(format!(
                 "there is no vendor's collective library: {}",
                 chosen.how
             ))),
         };
+        (result, sections)
+    });
+    result.as_ref().map_err(Error::clone)
+}
+
+/// FlagCX as a library. The first call opens it; the result, an error too, stays for the process.
+pub(crate) fn process_flagcx() -> Result<&'static Library> {
+    let (result, _) = FLAGCX.get_or_init(|| {
+        let mut sections = Vec::new();
+        let row = &vendor::FLAGCX;
+        // Nobody has asked for it by name.
+        let numbers = Numbers::of_text(row.key, None, &[]);
+        let result = numbers
+            .and_then(|numbers| open_library(row, &numbers, "", log::Level::Info, &mut sections));
         (result, sections)
     });
     result.as_ref().map_err(Error::clone)
@@ -120,8 +146,10 @@ pub(crate) fn report() -> LoadReport {
         };
         report.sections.extend(decision.sections.iter().cloned());
     }
-    if let Some((_, sections)) = LIBRARY.get() {
-        report.sections.extend(sections.iter().cloned());
+    for opened in [&LIBRARY, &FLAGCX] {
+        if let Some((_, sections)) = opened.get() {
+            report.sections.extend(sections.iter().cloned());
+        }
     }
     report
 }
@@ -279,6 +307,11 @@ fn search<T>(
     search.run(discover::candidates(env, facts, spec), section, accept)
 }
 
+/// The numbers that the user gave for a vendor.
+fn numbers(vendor: &'static Vendor) -> Result<Numbers> {
+    Numbers::of_vendor(vendor.key, &vendor.number_names())
+}
+
 fn open_driver(
     env: &Env,
     facts: &Facts,
@@ -286,17 +319,19 @@ fn open_driver(
     sections: &mut Vec<Section>,
 ) -> Result<Driver> {
     let row = vendor.driver;
+    let numbers = numbers(vendor).inspect_err(|error| log::warn!("{error}"))?;
     let spec = Spec {
         key: vendor.key,
         of: OverrideOf::Driver,
         sonames: row.sonames,
         wheels: row.wheels,
         roots: row.roots,
+        roots_first: row.own_roots_first,
     };
     let mut section = Section::new(row.title, vendor.key);
     let fingerprint = format!("{}GetDevice", row.prefix);
     let runtime = search(env, facts, &spec, &fingerprint, &mut section, &mut |lib| {
-        Driver::accept_runtime(row, lib)
+        Driver::accept_runtime(row, &numbers, lib)
     });
     let mut tried = section.tried();
     sections.push(section);
@@ -319,7 +354,7 @@ fn open_driver(
             // The variable names the runtime; the driver below it is always the loader's.
             let env = Env::default();
             let found = search(&env, facts, &spec, &fingerprint, &mut section, &mut |lib| {
-                Driver::accept_low(row, low, lib)
+                Driver::accept_low(row, &numbers, low, lib)
             });
             tried = format!("{tried}; {}", section.tried());
             sections.push(section);
@@ -337,47 +372,48 @@ fn open_driver(
 }
 
 fn open_library(
-    vendor: &'static Vendor,
-    named: bool,
+    row: &'static Ccl,
+    numbers: &Numbers,
+    whose: &str,
+    level: log::Level,
     sections: &mut Vec<Section>,
 ) -> Result<Library> {
     let env = DECISION
         .get()
         .map_or_else(Env::of_process, |decision| decision.env.clone());
     let spec = Spec {
-        key: vendor.key,
+        key: row.key,
         of: OverrideOf::Library,
-        sonames: vendor.sonames,
-        wheels: vendor.wheels,
-        roots: vendor.roots,
+        sonames: row.sonames,
+        wheels: row.wheels,
+        roots: row.roots,
+        roots_first: row.roots_first,
     };
-    let mut section = Section::new(vendor.title, vendor.key);
+    let mut section = Section::new(row.title, row.key);
     let found = search(
         &env,
         &facts(),
         &spec,
-        vendor.fingerprint,
+        row.fingerprint,
         &mut section,
-        &mut |lib| Library::accept(vendor, lib),
+        &mut |lib| Library::accept(row, numbers, lib),
     );
     let result = match found {
         Some((lib, library)) => {
-            let (title, version) = (vendor.title, library.version_text());
+            let (title, version) = (row.title, library.version_text());
             log::info!("{title} {version} loaded from {}", lib.path().display());
-            Ok(library)
+            match library.gate() {
+                None => Ok(library),
+                Some(error) => {
+                    log::warn!("{error}");
+                    section.notes.push(error.text().to_string());
+                    Err(error)
+                }
+            }
         }
         None => {
-            let text = format!(
-                "{} can't be loaded; tried: {}",
-                vendor.title,
-                section.tried()
-            );
-            let whose = if named {
-                "GEMS_VENDOR names"
-            } else {
-                "there is a driver of"
-            };
-            log::warn!("{whose} {}, but {text}", vendor.key);
+            let text = format!("{} can't be loaded; tried: {}", row.title, section.tried());
+            log::log!(level, "{whose}{text}");
             Err(Error::not_supported(text))
         }
     };

@@ -8,6 +8,20 @@ use std::ptr::NonNull;
 use super::open::{Lib, object_of};
 use super::report::Coverage;
 
+/// A function of another library as it is declared here, types in Rust's words. Tests compare it
+/// with the library's C header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Declaration {
+    /// Which library, by a short name.
+    pub(crate) library: &'static str,
+    /// The function's whole name.
+    pub(crate) name: String,
+    /// Its arguments' types.
+    pub(crate) arguments: Vec<&'static str>,
+    /// Its result's type.
+    pub(crate) result: &'static str,
+}
+
 /// Looks functions up and counts them.
 pub(crate) struct Resolver<'a> {
     lib: &'a Lib,
@@ -46,6 +60,33 @@ impl<'a> Resolver<'a> {
                 None
             }
         }
+    }
+
+    /// The first of several names that the library has; missing under the first name if none.
+    pub(crate) fn find_any(&mut self, names: &[String]) -> Option<NonNull<c_void>> {
+        for name in names {
+            let before = self.missing.len();
+            if let Some(address) = self.find(name) {
+                return Some(address);
+            }
+            self.missing.truncate(before);
+        }
+        if let Some(name) = names.first() {
+            self.missing.push(name.clone());
+        }
+        None
+    }
+
+    /// Whether a function lies in an object of this file name, or of that name with a version.
+    pub(crate) fn lies_in(&mut self, name: &str, file: &str) -> bool {
+        let Some(address) = self.find(name) else {
+            return false;
+        };
+        let object = object_of(address);
+        let object = object.as_deref().and_then(Path::file_name);
+        object
+            .and_then(|o| o.to_str())
+            .is_some_and(|o| o.starts_with(file))
     }
 
     fn belongs(&mut self, name: &str, address: NonNull<c_void>) -> bool {

@@ -6,6 +6,34 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+/// Whether this process can read the byte at an address. Any address may be asked for: the kernel
+/// reads it, into a pipe, and says so if it can't.
+pub(crate) fn readable(address: *const std::ffi::c_void) -> Result<bool> {
+    let fail = |error| Error::system("asking whether memory can be read", error);
+    let mut ends = [-1; 2];
+    // SAFETY: the two descriptors go to a live local.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
+        return Err(fail(io::Error::last_os_error()));
+    }
+    // SAFETY: pipe2 has just returned these descriptors, and nobody else owns them.
+    let [_reader, writer] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    // Nobody's stderr: another thread may write to that.
+    let writer = above_standard(writer).map_err(fail)?;
+    loop {
+        // SAFETY: the kernel checks the address itself: what can't be read is an error.
+        let written = unsafe { libc::write(writer.as_raw_fd(), address, 1) };
+        if written == 1 {
+            return Ok(true);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EFAULT) => return Ok(false),
+            Some(libc::EINTR) => {}
+            _ => return Err(fail(error)),
+        }
+    }
+}
+
 /// A mapping of shared memory. It starts as zeros and is unmapped on drop; the memory itself lives
 /// until the last mapping and the last descriptor are gone.
 #[derive(Debug)]
@@ -151,6 +179,32 @@ fn within_file_limit(len: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_can_be_read_is_readable() {
+        let on_stack = 7u8;
+        assert!(readable((&raw const on_stack).cast()).unwrap());
+        assert!(readable(b"constant".as_ptr().cast()).unwrap());
+        assert!(!readable(std::ptr::null()).unwrap());
+        assert!(!readable(std::ptr::without_provenance(usize::MAX)).unwrap());
+        let page = |rights| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a new mapping of the kernel's choice replaces nothing.
+            let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, rights, flags, -1, 0) };
+            assert_ne!(page, libc::MAP_FAILED);
+            page
+        };
+        for (rights, expected) in [
+            (libc::PROT_NONE, false),
+            (libc::PROT_READ, true),
+            (libc::PROT_READ | libc::PROT_WRITE, true),
+        ] {
+            let page = page(rights);
+            assert_eq!(readable(page).unwrap(), expected);
+            // SAFETY: the mapping made above, which nobody else knows.
+            unsafe { libc::munmap(page, 4096) };
+        }
+    }
 
     #[test]
     fn two_mappings_show_the_same_bytes() {

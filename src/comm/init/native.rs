@@ -1,18 +1,24 @@
-//! The native tier: the vote on the vendor's library, then its init under our deadline.
+//! The tiers with a collective library, a vendor's or FlagCX: the vote on the library, then its init
+//! under our deadline.
 #![forbid(unsafe_code)]
 
 use super::tiers::{init_vote, vote_code, vote_texts};
+use super::turn::Turn;
 use super::{Spec, VendorParent};
 use crate::comm::agree::{self, ProbeVote, RankInfo, Verdict};
 use crate::comm::options::Options;
 use crate::comm::{Backend, Comm, Native, table};
 use crate::control::channel::Channel;
 use crate::control::patience::Patience;
+use crate::control::wire::{Reader, Writer};
 use crate::device::DeviceWord;
 use crate::error::{Code, Error, Result};
 use crate::load;
 use crate::sys::handoff::{Nothing, Receiver, queue};
-use crate::vendor::nccl::{CommOptions, Knob, Library, Progress, VendorComm};
+use crate::vendor::comm::VendorComm;
+use crate::vendor::library::Progress;
+use crate::vendor::options::{CommOptions, Knob};
+use crate::vendor::{FLAGCX, Library};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -62,8 +68,8 @@ pub(super) fn native(
     infos: &[RankInfo],
     patience: &Patience,
     code: &mut Code,
+    opened: Result<&'static Library>,
 ) -> Result<std::result::Result<Backend, String>> {
-    let opened = load::process_library();
     let vote = probe(comm, spec, &opened)?;
     let mut ready = || match vote.try_take() {
         Ok(vote) => Some(vote.encode()),
@@ -83,12 +89,16 @@ pub(super) fn native(
         Verdict::Stop(text) => return Err(Error::invalid_usage(text)),
     }
     let library = opened?;
-    let phase = format!("the initialisation of {}", library.vendor.title);
+    let phase = format!("the initialisation of {}", library.row.title);
     let ids = votes
         .into_iter()
         .take(roots(spec, library))
         .map(|vote| vote.id)
         .collect();
+    let turn = match serial_init(library)? {
+        true => Some(Turn::wait(&spec.ids[0].secret, channel, patience)?),
+        false => None,
+    };
     let mut helper = VendorInit::start(comm, spec, library, ids)?;
     let mut own: Option<Result<Native>> = None;
     let mut ready = || {
@@ -119,12 +129,85 @@ pub(super) fn native(
             reasons.unwrap_or_else(|| String::from("its initialisation failed"))
         ));
     }
+    drop(turn);
     match own {
-        Some(Ok(native)) => Ok(Ok(Backend::Native(Arc::new(native)))),
+        Some(Ok(native)) => {
+            let native = Arc::new(native);
+            if library.row.quirks.pair_messages
+                && let Err(error) = make_pairs(comm, &native, channel, patience)
+            {
+                crate::comm::end::abort_in_background(native);
+                return Err(error);
+            }
+            Ok(Ok(Backend::Native(native)))
+        }
         _ => Err(Error::internal(
             "the vendor's communicator is not there after a good vote",
         )),
     }
+}
+
+/// Whether inits of this library have to take turns. FlagCX does what the vendor's library does.
+fn serial_init(library: &Library) -> Result<bool> {
+    let vendor = load::process_vendor()?.vendor;
+    let of_vendor = vendor.is_some_and(|vendor| vendor.ccl.quirks.serial_init);
+    Ok(library.row.quirks.serial_init || of_vendor && library.row.key == FLAGCX.key)
+}
+
+/// Exchanges the ids of the communicators of two ranks each, over which messages go. The lower rank of
+/// a pair makes its id.
+fn make_pairs(
+    comm: &Comm,
+    native: &Arc<Native>,
+    channel: &mut Channel,
+    patience: &Patience,
+) -> Result<()> {
+    let (rank, nranks) = (comm.rank() as usize, comm.nranks() as usize);
+    // Two ranks are a pair already.
+    if nranks <= 2 {
+        return Ok(());
+    }
+    let made = crate::comm::end::bounded(comm, native, "ids of pairs", patience, move |native| {
+        let ids = (rank + 1..nranks).map(|_| native.library().unique_id());
+        ids.collect::<Result<Vec<Vec<u8>>>>()
+    });
+    let mut writer = Writer::default();
+    match &made {
+        Ok(ids) => {
+            writer.u32(0);
+            for id in ids {
+                writer.bytes(id);
+            }
+        }
+        Err(error) => {
+            writer
+                .u32(error.code() as u32)
+                .bytes(error.text().as_bytes());
+        }
+    }
+    let all = channel.allgather("the exchange of ids of pairs", &writer.0, patience)?;
+    let mut ids: Vec<Vec<u8>> = vec![Vec::new(); nranks];
+    for (other, body) in all.iter().enumerate() {
+        let mut reader = Reader(body);
+        let code = reader.u32();
+        if code != Some(0) {
+            let text = reader.text().unwrap_or_default();
+            return Err(Error::new(
+                Code::RemoteError,
+                format!("rank {other}: {text}"),
+            ));
+        }
+        let mut index = other;
+        while let Some(id) = reader.bytes() {
+            index += 1;
+            match (other, index) {
+                (low, high) if low == rank && high < nranks => ids[high] = id.to_vec(),
+                (low, high) if high == rank => ids[low] = id.to_vec(),
+                _ => {}
+            }
+        }
+    }
+    crate::vendor::set_pairs(native.raw(), rank as i32, &ids)
 }
 
 /// This rank's vote on the vendor's library. The vendor's id is made on a thread of its own, since
@@ -144,7 +227,7 @@ fn probe(
     match opened {
         Err(error) => own.reason = error.text().to_owned(),
         Ok(library) => {
-            own.version = library.version.map_or(0, |v| v.nccl_code() as i32);
+            own.version = library.version_code;
             own.path = library.path().display().to_string();
             // Several ids of ours mean several roots of the vendor's, one on each of the first ranks.
             if (comm.rank() as usize) < roots(spec, library) {
@@ -276,6 +359,7 @@ impl VendorInit {
                     std::thread::sleep(Duration::from_millis(1));
                     progress = comm.async_error()?;
                 }
+                comm.bind(driver, device);
                 check_answers(&comm, nranks, rank, device)?;
                 Ok(Native { comm, word })
             };
@@ -296,7 +380,7 @@ impl VendorInit {
         Ok(VendorInit {
             result,
             unwanted,
-            title: library.vendor.title,
+            title: library.row.title,
             received: false,
         })
     }
@@ -323,7 +407,7 @@ impl VendorInit {
         self.unwanted.store(true, Ordering::Release);
         let own = own.or_else(|| self.poll());
         if let Some(Ok(comm)) = own {
-            crate::comm::end::abort_in_background(comm);
+            crate::comm::end::abort_in_background(Arc::new(comm));
         } else if !self.received {
             log::warn!(
                 "{} is still inside its init, which can't be interrupted: its thread and \

@@ -11,6 +11,7 @@ use crate::control::channel::Channel;
 use crate::control::patience::Patience;
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
+use crate::load;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
@@ -55,13 +56,24 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
     for tier in &spec.tiers {
         let outcome = match agree::worth_probing(*tier, &infos) {
             Verdict::Go => match tier {
-                Tier::Native => {
-                    native::native(comm, spec, &mut channel, &infos, patience, &mut code)?
+                Tier::Native | Tier::Flagcx => {
+                    let opened = match tier {
+                        Tier::Flagcx => load::process_flagcx(),
+                        _ => load::process_library(),
+                    };
+                    native::native(
+                        comm,
+                        spec,
+                        &mut channel,
+                        &infos,
+                        patience,
+                        &mut code,
+                        opened,
+                    )?
                 }
                 Tier::Host => {
                     host::host(comm, &id.secret, &mut channel, &infos, patience, &mut code)?
                 }
-                Tier::Flagcx => Err(String::from("FlagCX is not driven by this version")),
             },
             Verdict::Decline(reason) => Err(reason),
             Verdict::Stop(text) => return Err(Error::invalid_usage(text)),
@@ -113,7 +125,7 @@ fn say(
             let library = native.library();
             format!(
                 "{} {} ({})",
-                library.vendor.title,
+                library.row.title,
                 library.version_text(),
                 library.path().display()
             )
