@@ -1,5 +1,5 @@
 /* Stand-in of HCCL (Ascend): libhccl.so as it is up to 8.3, with everything in it. With -DFAKE_HCOMM it is libhcomm.so as it is
- * from 8.5 on: communicators only (the operations are hccl_ops.c). With -DFAKE_HCCL_GROUPS there are groups, as from 9.0 on. */
+ * from 8.5 on: communicators and groups only (the operations are hccl_ops.c). */
 #define _GNU_SOURCE
 #define FAKE_SENDS_WAIT
 #include "hccl_split.h"
@@ -92,7 +92,6 @@ static int good_in_group(int what)
     return what == BATCH || seen == (P2P | COLLECTIVE) ? HCCL_E_NOT_SUPPORT : 0;
 }
 
-#ifdef FAKE_HCCL_GROUPS
 EXPORT HcclResult HcclGroupStart(void)
 {
     ENTER(HcclGroupStart);
@@ -110,7 +109,6 @@ EXPORT HcclResult HcclGroupEnd(void)
     STEP(r);
     LEAVE(HcclGroupEnd, HcclResult, "%s", "");
 }
-#endif
 
 /* ---- communicators ---- */
 

@@ -198,6 +198,7 @@ static void *crossing(void *arg)
     usleep(300000);
     OK(aclrtStreamQuery(s, &st));
     EXPECT(st, 1);
+    usleep(300000); /* who ends takes what was sent with him */
     return NULL;
 }
 

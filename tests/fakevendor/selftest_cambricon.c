@@ -100,6 +100,12 @@ static void operations(int rank, cnclComm_t c, cnrtQueue_t q)
     OK(cnrtQueryNotifier(x));
     OK(cnrtMemcpyAsync_V2(v, e, 8, q2, cnrtMemcpyDevToHost));
     OK(cnrtQueueSync(q2));
+    cnrtPointerAttributes_t at;
+    OK(cnrtPointerGetAttributes(&at, (char *)e + 8));
+    EXPECT(at.type, cnrtMemTypeDevice);
+    EXPECT(at.device, 2 + rank);
+    OK(cnrtPointerGetAttributes(&at, v));
+    EXPECT(at.type, cnrtMemTypeUnregistered);
     OK(cnrtNotifierDestroy(x));
     OK(cnrtQueueDestroy(q2));
 }

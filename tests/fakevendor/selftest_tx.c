@@ -22,7 +22,8 @@ int main(void)
 {
     uint32_t d, n;
     txStream_t a, b;
-    txEvent_t e;
+    txEvent_t e, e0;
+    float ms;
     void *p, *h;
     int called = 0, v[2] = {5, 6}, w[2] = {0};
     alarm(60);
@@ -37,6 +38,8 @@ int main(void)
     OK(txStreamCreate(&a));
     OK(txStreamCreate(&b));
     OK(txEventCreate(&e));
+    OK(txEventCreate(&e0));
+    OK(txEventRecord(e0, a));
     OK(txMalloc(&p, sizeof v));
     OK(txMallocHost(&h, sizeof v));
     OK(txMemcpy(p, v, sizeof v, txMemcpyHostToDevice));
@@ -52,6 +55,8 @@ int main(void)
     EXPECT(((int *)h)[1], 6);
     OK(txEventQuery(e));
     OK(txEventSynchronize(e));
+    OK(txEventElapsedTime(&ms, e0, e));
+    EXPECT(ms >= 90, 1);
     OK(txMemsetAsync(p, 0, 4, a));
     OK(txDeviceSynchronize());
     OK(txMemcpy(w, p, sizeof w, txMemcpyDeviceToHost));
