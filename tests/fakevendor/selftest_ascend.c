@@ -97,7 +97,8 @@ static void *rank_main(void *arg)
     EXPECT(b[1], 3 * rank + 1);
     EXPECT(b[4], 10 + 3 * rank + 1);
     /* rank 0 sends 1 to itself and 2 to 1, rank 1 sends 3 to 0 and none to itself */
-    static const uint64_t sc[2][2] = {{1, 2}, {3, 0}}, sd[2][2] = {{5, 0}, {1, 0}}, rc[2][2] = {{1, 3}, {2, 0}}, rd[2][2] = {{0, 1}, {4, 0}};
+    static const uint64_t sc[2][2] = {{1, 2}, {3, 0}}, sd[2][2] = {{5, 0}, {1, 0}};
+    static const uint64_t rc[2][2] = {{1, 3}, {2, 0}}, rd[2][2] = {{0, 1}, {4, 0}};
     OK(HcclAlltoAllV(da, sc[rank], sd[rank], HCCL_DATA_TYPE_INT32, db, rc[rank], rd[rank], HCCL_DATA_TYPE_INT32, c, s));
     OK(aclrtSynchronizeStream(s));
     download(b, db, sizeof b);
@@ -125,7 +126,8 @@ static void *rank_main(void *arg)
         OK(HcclSend(d, 1, HCCL_DATA_TYPE_INT64, 1, c, s));
     else
         OK(HcclRecv(e, 1, HCCL_DATA_TYPE_INT64, 0, c, s));
-    HcclSendRecvItem items[2] = {{HCCL_SEND, d, 1, HCCL_DATA_TYPE_INT64, (uint32_t)peer}, {HCCL_RECV, dy, 1, HCCL_DATA_TYPE_INT64, (uint32_t)peer}};
+    HcclSendRecvItem items[2] = {{HCCL_SEND, d, 1, HCCL_DATA_TYPE_INT64, (uint32_t)peer},
+                                 {HCCL_RECV, dy, 1, HCCL_DATA_TYPE_INT64, (uint32_t)peer}};
     OK(HcclBatchSendRecv(items, 2, c, s));
     OK(aclrtSynchronizeStream(s));
     if (rank) {
