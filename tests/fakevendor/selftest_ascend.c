@@ -144,7 +144,9 @@ static void *rank_main(void *arg)
     OK(aclrtCreateEventExWithFlag(&ev, ACL_EVENT_SYNC));
     OK(aclrtCreateEvent(&timed));
     EXPECT(aclrtCreateEventWithFlag(&ev, 64), FAKE_ACL_PARAM);
+    int go = 0;
     if (rank == 0) {
+        OK(aclrtLaunchHostFunc(s, wait_for_flag, &go));
         OK(HcclRecv(e, 1, HCCL_DATA_TYPE_INT64, 1, c, s));
         OK(aclrtRecordEvent(ev, s));
         OK(aclrtStreamWaitEvent(s2, ev));
@@ -161,8 +163,8 @@ static void *rank_main(void *arg)
         OK(aclrtMemcpy(none, 8, &rank, 4, ACL_MEMCPY_HOST_TO_DEVICE)); /* waits for no other stream */
         OK(aclrtMemcpy(&word, 4, none, 4, ACL_MEMCPY_DEFAULT));
         OK(word);
+        go = 1;
     } else {
-        usleep(100000);
         OK(HcclSend(d, 1, HCCL_DATA_TYPE_INT64, 0, c, s));
         OK(aclrtRecordEvent(ev, s));
     }
@@ -200,7 +202,7 @@ static void *crossing(void *arg)
     usleep(300000);
     OK(aclrtStreamQuery(s, &st));
     EXPECT(st, 1);
-    usleep(300000); /* who ends takes what was sent with him */
+    usleep(1000000); /* who ends takes what was sent with him */
     return NULL;
 }
 
@@ -275,7 +277,7 @@ static void one_process(void)
     pthread_t t;
     OK(HcclGetRootInfo(&info[0]));
     OK(HcclGetRootInfo(&info[1]));
-    setenv("FAKE_INIT_TIMEOUT", "600", 1);
+    setenv("FAKE_INIT_TIMEOUT", "2000", 1);
     void *first;
     pthread_create(&t, NULL, init_alone, &info[0]);
     usleep(200000);
