@@ -257,9 +257,10 @@ impl Builder {
             let other = self.files().into_iter().find(|f| f.name == needed);
             self.compiled(other.expect("it is in the row"), needed, base, common)
         });
+        let source = file.bare.filter(|_| self.bare).unwrap_or(file.source);
         let what = format!(
-            "{name} {} {defines:?} {} {script} {common} {needed:?}",
-            file.source, self.bare
+            "{name} {source} {defines:?} {} {script} {common} {needed:?}",
+            self.bare
         );
         hash.write(what.as_bytes());
         let dir = base.join(format!("file-{:016x}", hash.finish()));
@@ -270,7 +271,7 @@ impl Builder {
             shared(name, &tmp.join(name), |c| {
                 c.args(self.bare.then_some("-O2")) // its instructions are counted
                     .args(defines.iter().map(|d| format!("-D{d}")))
-                    .arg(sources().join(file.source))
+                    .arg(sources().join(source))
                     .arg(format!("-Wl,--version-script={}", map.display()))
                     .arg("-lm")
                     .args(

@@ -25,6 +25,8 @@ pub(super) struct File {
     pub links: &'static [&'static str],
     pub role: Role,
     pub source: &'static str,
+    /// The source of a library that does nothing, if `source` always does its work.
+    pub bare: Option<&'static str>,
     pub defines: &'static [&'static str],
     /// The linker's patterns of exported symbols.
     pub exported: &'static str,
@@ -59,6 +61,7 @@ const NONE: File = File {
     links: &[],
     role: Role::Ccl,
     source: "nccl.c",
+    bare: None,
     defines: &[],
     exported: "",
     versioned: false,
@@ -363,6 +366,7 @@ pub(super) const ROWS: &[Row] = &[
             File {
                 name: "libhccl.so",
                 source: "hccl.c",
+                bare: Some("bare_odd.c"),
                 exported: "Hccl*;",
                 since: HCCL_SINCE,
                 versions: (0, HCCL_SPLIT),
@@ -407,6 +411,8 @@ pub(super) const ROWS: &[Row] = &[
             File {
                 name: "libcncl.so",
                 source: "cncl.c",
+                bare: Some("bare_odd.c"),
+                defines: &["FAKE_CNCL"],
                 exported: "cncl*;",
                 ..NONE
             },
