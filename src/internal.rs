@@ -184,3 +184,21 @@ pub fn declarations() -> Vec<Declaration> {
         .map(|d| (d.library, d.name, d.arguments, d.result))
         .collect()
 }
+
+/// A struct of another library as it is laid out here: library, name in C, size, whether the
+/// library's must be as large (else it must not be larger), and offsets of fields by their names in C.
+pub type Layout = (
+    &'static str,
+    &'static str,
+    usize,
+    bool,
+    Vec<(&'static str, usize)>,
+);
+
+/// Every struct of a vendor's libraries that is passed to them, for the check against C declarations.
+pub fn layouts() -> Vec<Layout> {
+    let all = crate::device::layouts().into_iter();
+    all.chain(crate::vendor::layouts())
+        .map(|l| (l.library, l.name, l.size, l.exact, l.fields))
+        .collect()
+}

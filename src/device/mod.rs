@@ -22,7 +22,7 @@ pub(crate) use guard::Guard;
 pub(crate) use rows::{CUDA, DriverRow};
 #[allow(unused_imports, reason = "for the vendors' rows and for tests")]
 pub(crate) use {
-    driver::declarations,
+    driver::{declarations, layouts},
     rows::{
         ACL, CNRT, DU_CUDA, GALAXYHIP, HIP, ILUVATAR_CUDA, KUNLUNXIN_CUDA, MACA, MUSA, TANG,
         THEAD_CUDA, TOPS, TX,

@@ -657,7 +657,6 @@ pub(super) fn in_shape(
     missing.extend(NEEDED.iter().filter(|need| match **need {
         "GetUniqueId" => symbols.get_unique_id.is_none(),
         "CommInitRank" => symbols.comm_init_rank.is_none(),
-        "GetErrorString" => symbols.get_error_string.is_none(),
         "Broadcast" => symbols.broadcast.is_none(),
         "GroupStart" => symbols.group_start.is_none(),
         _ => symbols.group_end.is_none(),
