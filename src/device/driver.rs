@@ -321,6 +321,11 @@ impl Driver {
         }
     }
 
+    /// Whether things can be used, and are known, only while their device is current.
+    pub(crate) fn device_scoped(&self) -> bool {
+        self.row.device_scoped
+    }
+
     /// The file.
     pub(crate) fn path(&self) -> &Path {
         self.lib.path()
@@ -1094,6 +1099,19 @@ impl Driver {
         let things = [stream.thing(), memory[0], memory[1]];
         if let Some(runtime) = &self.runtime {
             let copy = runtime.memcpy_async.ok_or_else(|| self.lacks(suffix))?;
+            let kind = match (kind, self.enums.copy[kind as usize]) {
+                // A runtime that can't find it out by itself.
+                (CopyKind::Default, None) => match self.direction(to, from)? {
+                    Some(kind) => kind,
+                    None => {
+                        self.stream_synchronize(stream)?;
+                        // SAFETY: both are host memory, and what the stream had before is done.
+                        unsafe { ptr::copy(from.cast::<u8>(), to.cast::<u8>(), bytes) };
+                        return Ok(());
+                    }
+                },
+                (kind, _) => kind,
+            };
             let number = self.enums.copy[kind as usize].ok_or_else(|| {
                 let what = format!("the number of {} for a copy {kind}", self.name(suffix));
                 self.untold(&what, COPY_NAMES[kind as usize])
@@ -1110,6 +1128,29 @@ impl Driver {
         // SAFETY: as above; the driver finds the kind out from the addresses.
         let code = unsafe { copy(to, from, bytes, handle) };
         self.check(suffix, code)
+    }
+
+    /// The direction of a copy between two addresses; `None` from host to host.
+    fn direction(&self, to: *const c_void, from: *const c_void) -> Result<Option<CopyKind>> {
+        Ok(match (self.on_device(to)?, self.on_device(from)?) {
+            (true, true) => Some(CopyKind::DeviceToDevice),
+            (true, false) => Some(CopyKind::HostToDevice),
+            (false, true) => Some(CopyKind::DeviceToHost),
+            (false, false) => None,
+        })
+    }
+
+    /// Whether the host can't use an address by itself. Where the driver can't tell whose memory it
+    /// is, the kernel says whether the host can read it.
+    pub(crate) fn on_device(&self, pointer: *const c_void) -> Result<bool> {
+        let by_kernel = || crate::sys::memory::readable(pointer).map(|readable| !readable);
+        match self.pointer_owner(pointer) {
+            // It may be known on another device.
+            Ok(PointerOwner::Unregistered) if self.device_scoped() => by_kernel(),
+            Ok(owner) => Ok(matches!(owner, PointerOwner::Device(_))),
+            Err(error) if error.code() == Code::NotSupported => by_kernel(),
+            Err(error) => Err(error),
+        }
     }
 
     /// Copies from a device to the host and waits, on a stream of its own, so that no stream of the
@@ -1158,6 +1199,10 @@ impl Driver {
     /// Whose memory an address is. The memory is not touched; any address may be asked for. A
     /// driver that can't tell gives [`Code::NotSupported`].
     pub(crate) fn pointer_owner(&self, pointer: *const c_void) -> Result<PointerOwner> {
+        let owners = self.owners.as_ref();
+        if let Some(device) = owners.and_then(|o| o.device_of(Thing::Memory(pointer.addr()))) {
+            return Ok(PointerOwner::Device(device));
+        }
         match (&self.runtime, &self.low) {
             (Some(runtime), _) => self.pointer_owner_runtime(runtime, pointer),
             (None, Some(low)) => self.pointer_owner_low(low, pointer),

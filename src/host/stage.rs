@@ -2,8 +2,8 @@
 //! Only what an operation reads is copied in, only what it writes is copied back.
 
 use super::op::HostOp;
-use crate::device::{CopyKind, Driver, PointerOwner, RawStream};
-use crate::error::{Code, Result};
+use crate::device::{CopyKind, Driver, RawStream};
+use crate::error::Result;
 use crate::types::OpKind;
 use std::ffi::c_void;
 
@@ -101,18 +101,6 @@ fn ranges(op: &HostOp, rank: u32, nranks: u32) -> (Vec<Range>, Vec<Range>) {
     (whole(read), whole(written))
 }
 
-/// Whether a buffer has to be copied to the host. Where the driver can't tell whose memory it is,
-/// the kernel says whether the host can read it: touching device memory would end the process.
-fn on_device(driver: &'static Driver, pointer: *const c_void) -> Result<bool> {
-    match driver.pointer_owner(pointer) {
-        Ok(owner) => Ok(matches!(owner, PointerOwner::Device(_))),
-        Err(error) if error.code() == Code::NotSupported => {
-            Ok(!crate::sys::memory::readable(pointer)?)
-        }
-        Err(error) => Err(error),
-    }
-}
-
 /// The operations with every device buffer replaced by a host buffer of ours, and what has to be
 /// copied back afterwards. Host, pinned and managed memory stays as it is.
 pub(crate) fn to_host(
@@ -132,7 +120,7 @@ pub(crate) fn to_host(
         let (read, written) = ranges(op, rank, nranks);
         let mut op = op.clone();
         let extent = |ranges: &[Range]| ranges.iter().map(|r| r.end).max().unwrap_or(0);
-        if extent(&read) > 0 && on_device(driver, op.send.cast())? {
+        if extent(&read) > 0 && driver.on_device(op.send.cast())? {
             let staging = Staging::new(driver, extent(&read))?;
             let host = staging.memory.cast::<u8>();
             back.staging.push(staging);
@@ -152,7 +140,7 @@ pub(crate) fn to_host(
             }
             op.send = host;
         }
-        if extent(&written) > 0 && on_device(driver, op.recv.cast())? {
+        if extent(&written) > 0 && driver.on_device(op.recv.cast())? {
             let staging = Staging::new(driver, extent(&written))?;
             let host = staging.memory.cast::<u8>();
             back.staging.push(staging);
@@ -170,4 +158,59 @@ pub(crate) fn to_host(
         driver.stream_synchronize(stream)?;
     }
     Ok((staged, back))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::tests::{driver, log, tables, without_owners};
+    use crate::device::{MACA, MUSA, stream_of};
+    use crate::types::{DataType, RedOp, Reduction};
+
+    fn stage(driver: &'static Driver, send: *mut c_void) -> (*const u8, Vec<String>) {
+        let op = HostOp {
+            kind: OpKind::Send,
+            send: send.cast(),
+            recv: std::ptr::null_mut(),
+            count: 16,
+            dtype: DataType::Uint8,
+            reduction: Reduction::Builtin(RedOp::Sum),
+            root: 1,
+            vector: None,
+        };
+        let stream = stream_of(std::ptr::without_provenance_mut(1));
+        log();
+        let (staged, back) = to_host(driver, &[op], 0, 2, stream).unwrap();
+        let calls = log();
+        back.copy(driver, stream).unwrap();
+        (staged[0].send, calls)
+    }
+
+    #[test]
+    fn memory_that_the_host_cannot_read_is_staged_where_the_driver_cannot_tell() {
+        // The answer of the one can't be read, the other has no function that could be asked.
+        for (row, tables) in [(&MACA, tables()), (&MUSA, without_owners())] {
+            let driver: &'static Driver = Box::leak(Box::new(driver(row, "not_ready=600", tables)));
+            let mut on_host = [0u8; 16];
+            let (send, calls) = stage(driver, on_host.as_mut_ptr().cast());
+            assert_eq!(send, on_host.as_ptr());
+            assert!(calls.is_empty(), "{calls:?}");
+
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a new mapping of the kernel's choice replaces nothing.
+            let page =
+                unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0) };
+            assert_ne!(page, libc::MAP_FAILED);
+            let (send, calls) = stage(driver, page);
+            assert_ne!(send, page.cast_const().cast());
+            let expected = [
+                "host_alloc 16 0 on 0",
+                "memcpy 16 2 on 0",
+                "stream_synchronize on 0",
+            ];
+            assert_eq!(calls, expected);
+            // SAFETY: the mapping made above, which nobody else knows.
+            unsafe { libc::munmap(page, 4096) };
+        }
+    }
 }
