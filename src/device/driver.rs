@@ -1429,13 +1429,13 @@ pub(crate) fn declarations() -> Vec<Declaration> {
 pub(crate) fn layouts() -> Vec<Layout> {
     let mut list = vec![super::acl::pointer_layout()];
     // Of the others nobody has described it, or they have no such function.
-    for (library, name) in [
-        ("cuda", "cudaPointerAttributes"),
-        ("hip", "hipPointerAttribute_t"),
-        ("musa", "musaPointerAttributes"),
-        ("tops", "topsPointerAttribute_t"),
+    for (library, name, kind) in [
+        ("cuda", "cudaPointerAttributes", "type"),
+        ("hip", "hipPointerAttribute_t", "type"),
+        ("musa", "musaPointerAttributes", "type"),
+        ("tops", "topsPointerAttribute_t", "memoryType"),
     ] {
-        list.push(super::functions::pointer_layout(library, name));
+        list.push(super::functions::pointer_layout(library, name, kind));
     }
     list
 }

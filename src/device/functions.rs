@@ -13,15 +13,19 @@ pub(super) struct PointerAttributes {
     pub(super) rest: [u64; 31],
 }
 
-/// Under the name that a runtime of this shape gives the answer about a pointer.
-pub(super) fn pointer_layout(library: &'static str, name: &'static str) -> Layout {
+/// A runtime's answer about a pointer: the names of the struct and of its first field.
+pub(super) fn pointer_layout(
+    library: &'static str,
+    name: &'static str,
+    kind: &'static str,
+) -> Layout {
     Layout {
         library,
         name,
         size: size_of::<PointerAttributes>(),
         exact: false,
         fields: vec![
-            ("type", offset_of!(PointerAttributes, kind)),
+            (kind, offset_of!(PointerAttributes, kind)),
             ("device", offset_of!(PointerAttributes, device)),
         ],
     }
