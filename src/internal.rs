@@ -110,6 +110,19 @@ pub fn load_report_json() -> String {
     crate::load::report().as_json()
 }
 
+/// The vendors of which [`survey`] tells, by key, in the order in which they are detected; FlagCX is
+/// the last one.
+pub fn surveyed() -> impl Iterator<Item = &'static str> {
+    crate::load::surveyed()
+}
+
+/// What one vendor's libraries are like here, as JSON; `None` for an unknown key. For a process that
+/// does nothing else: it opens libraries that the process doesn't use. `stage` is told what is about
+/// to be called, as any of it may hang.
+pub fn survey(key: &str, stage: &mut dyn FnMut(&str)) -> Option<String> {
+    crate::load::survey(key, stage).map(|survey| survey.as_json())
+}
+
 /// Splits by colour (negative: not a member, `*out` is 0) and key. `Ok(false)`: in progress.
 ///
 /// # Safety

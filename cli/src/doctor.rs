@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::library::{Library as _, Linked, sum, version_text};
+use crate::survey::{self, Surveyed};
 use crate::sys;
 use clap::Args;
 use flagos_comm::{Communicator, Limit, Options, Stream, UniqueId, internal};
@@ -13,8 +14,8 @@ use std::time::Duration;
 /// Say what the library finds on this machine, what it would use, and what to do
 ///
 /// Prints the version, facts about the machine, the environment variables that matter, the network
-/// interfaces, every place where a vendor's library or driver was looked for, the devices, and
-/// the result of an all-reduce between two ranks of this process on the host tier. The exit code
+/// interfaces, what is there of every vendor's driver and collective library, the devices, and the
+/// result of an all-reduce between two ranks of this process on the host tier. The exit code
 /// is 0 on any machine where the library works, also where there is nothing but the host tier; 1 if
 /// the test fails.
 #[derive(Args, Clone, Debug)]
@@ -22,6 +23,15 @@ pub struct DoctorArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
+    /// Show every place where a library was looked for
+    #[arg(long)]
+    details: bool,
+    /// Seconds after which a driver or library that doesn't answer is given up
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = crate::cli::seconds)]
+    patience: f64,
+    /// Look at one vendor's libraries, for the process that asks: it opens all of them
+    #[arg(long, value_name = "VENDOR", hide = true)]
+    survey: Option<String>,
 }
 
 /// Variables of others that change what the library does.
@@ -62,11 +72,14 @@ const FOREIGN: [&str; 29] = [
 /// # Errors
 /// If stdout can't take it.
 pub fn run(args: &DoctorArgs) -> Result<u8, String> {
-    let findings = Findings::gather();
+    if let Some(vendor) = &args.survey {
+        return survey::one(vendor);
+    }
+    let findings = Findings::gather(Duration::from_secs_f64(args.patience));
     let text = if args.json {
         serde_json::to_string_pretty(&findings.json()).map_err(|e| e.to_string())? + "\n"
     } else {
-        findings.text()
+        findings.text(args.details)
     };
     use std::io::Write as _;
     match std::io::stdout().write_all(text.as_bytes()) {
@@ -75,7 +88,13 @@ pub fn run(args: &DoctorArgs) -> Result<u8, String> {
         }
         _ => {}
     }
-    Ok(u8::from(findings.self_test.is_err()))
+    let code = u8::from(findings.self_test.is_err());
+    if findings.hangs {
+        // The thread that hangs may hold locks that the end of a process asks for.
+        let _ = std::io::stdout().flush();
+        sys::exit_now(code.into());
+    }
+    Ok(code)
 }
 
 struct Device {
@@ -132,18 +151,32 @@ struct Findings {
     secure: bool,
     environment: Vec<(String, String)>,
     interfaces: Vec<sys::Interface>,
-    load_text: String,
-    load_json: String,
-    vendor: Result<String, String>,
-    devices: Result<Vec<Device>, String>,
+    surveyed: Vec<Surveyed>,
+    engine: Engine,
+    /// A driver or library hangs in this process.
+    hangs: bool,
     self_test: Result<Duration, String>,
 }
 
-impl Findings {
-    fn gather() -> Findings {
-        // The self test asks the library for something first, so that the report of what was
-        // loaded is about what happens in use.
-        let self_test = self_test(Duration::from_secs(20));
+/// What the engine says in this process.
+struct Engine {
+    load_json: String,
+    vendor: Result<String, String>,
+    devices: Result<Vec<Device>, String>,
+}
+
+impl Engine {
+    /// Asks in a thread, which is left behind if a driver or library doesn't answer.
+    fn ask(limit: Duration) -> Option<Engine> {
+        let (sender, answer) = mpsc::channel();
+        std::thread::spawn(move || {
+            // Too late if the other end has stopped listening.
+            let _ = sender.send(Engine::gather());
+        });
+        answer.recv_timeout(limit).ok()
+    }
+
+    fn gather() -> Engine {
         let load_json = internal::load_report_json();
         let devices = Linked
             .device_count()
@@ -157,6 +190,37 @@ impl Findings {
                     })
                     .collect()
             });
+        Engine {
+            load_json,
+            vendor: internal::vendor()
+                .map(str::to_owned)
+                .map_err(|e| e.text().to_owned()),
+            devices,
+        }
+    }
+}
+
+impl Findings {
+    fn gather(patience: Duration) -> Findings {
+        let surveyed = survey::all(patience);
+        let engine = Engine::ask(patience);
+        let hangs = engine.is_none();
+        let silent = format!(
+            "a driver or library gave no answer in {} s; \"looked for\" says which",
+            patience.as_secs_f64()
+        );
+        let (engine, self_test) = match engine {
+            Some(engine) => (engine, self_test(Duration::from_secs(20))),
+            // The test would hang, too.
+            None => (
+                Engine {
+                    load_json: "null".to_owned(),
+                    vendor: Err(silent.clone()),
+                    devices: Err(silent.clone()),
+                },
+                Err(format!("not run: {silent}")),
+            ),
+        };
         Findings {
             version: version_text(Linked.version_code()),
             host: sys::host_name(),
@@ -166,19 +230,16 @@ impl Findings {
             secure: sys::secure_mode(),
             environment: environment(),
             interfaces: sys::interfaces(),
-            load_text: internal::load_report_text(),
-            load_json,
-            vendor: internal::vendor()
-                .map(str::to_owned)
-                .map_err(|e| e.text().to_owned()),
-            devices,
+            surveyed,
+            engine,
+            hangs,
             self_test,
         }
     }
 
     /// What the load report says about each library.
     fn libraries(&self) -> Vec<Library> {
-        let report: Value = serde_json::from_str(&self.load_json).unwrap_or_default();
+        let report: Value = serde_json::from_str(&self.engine.load_json).unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let used = |attempt: &Value| {
@@ -216,12 +277,12 @@ impl Findings {
                 .find(|(n, _)| n == name)
                 .map(|(_, v)| v)
         };
-        let devices = self.devices.as_ref().map_or(0, Vec::len);
-        let vendor = self.vendor.as_deref().unwrap_or("host");
+        let devices = self.engine.devices.as_ref().map_or(0, Vec::len);
+        let vendor = self.engine.vendor.as_deref().unwrap_or("host");
         let tiers = set("FLAGOSCOMM_TIERS");
         let host_allowed = tiers.is_none_or(|tiers| tiers.to_lowercase().contains("host"));
         match (vendor, devices) {
-            _ if self.vendor.is_err() => {}
+            _ if self.engine.vendor.is_err() => {}
             ("" | "host", _) if !host_allowed => lines.push(
                 "No accelerator was found and FLAGOSCOMM_TIERS leaves the host tier out: nothing \
                  can run here."
@@ -235,7 +296,7 @@ impl Findings {
                 );
                 lines.push(
                     "If this machine has an accelerator: install its driver and collective \
-                     library where the lines of \"looked for\" say, or name the files with \
+                     library where the lines of \"looked for\" say (--details: every place), or name the files with \
                      FLAGOSCOMM_<VENDOR>_DRIVER and FLAGOSCOMM_<VENDOR>_LIBRARY; GEMS_VENDOR=<vendor> \
                      makes it a warning that it can't be used."
                         .to_owned(),
@@ -263,7 +324,7 @@ impl Findings {
                 }
             }
         }
-        if let Err(why) = &self.vendor {
+        if let Err(why) = &self.engine.vendor {
             lines.push(format!("The vendor could not be determined: {why}"));
         }
         for name in unknown(&self.environment) {
@@ -302,13 +363,13 @@ impl Findings {
         }
         match &self.self_test {
             Ok(_) => lines.push("The host tier works: the two-rank test passed.".to_owned()),
-            Err(_) if self.vendor.is_err() => {}
+            Err(_) if self.engine.vendor.is_err() => {}
             Err(why) => lines.push(format!("The host tier does not work here: {why}")),
         }
         lines
     }
 
-    fn text(&self) -> String {
+    fn text(&self, details: bool) -> String {
         let mut out = String::new();
         // Writing to a String can't fail.
         let mut put = |line: String| {
@@ -355,15 +416,12 @@ impl Findings {
         }
         put(String::new());
         put("looked for".to_owned());
-        if self.load_text.trim().is_empty() {
-            put("  nothing yet".to_owned());
-        }
-        for line in self.load_text.lines() {
+        for line in self.looked_for(details) {
             put(format!("  {line}"));
         }
         put(String::new());
         put("devices".to_owned());
-        match &self.devices {
+        match &self.engine.devices {
             Ok(devices) if devices.is_empty() => put("  none".to_owned()),
             Ok(devices) => {
                 for device in devices {
@@ -387,6 +445,22 @@ impl Findings {
         out
     }
 
+    /// What is there of every vendor, and what this process chose.
+    fn looked_for(&self, details: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        let report: Value = serde_json::from_str(&self.engine.load_json).unwrap_or_default();
+        if let Some(choice) = report["choice"].as_str() {
+            lines.push(format!("chosen: {choice}"));
+        }
+        for one in &self.surveyed {
+            lines.extend(one.lines(details));
+        }
+        if !self.surveyed.iter().any(Surveyed::is_there) {
+            lines.push("Nothing of any vendor was found; --details lists every place.".to_owned());
+        }
+        lines
+    }
+
     fn json(&self) -> Value {
         let pairs = |pairs: &[(String, String)]| -> Value {
             pairs
@@ -399,7 +473,7 @@ impl Findings {
             .iter()
             .map(|i| json!({"name": i.name, "address": i.address.to_string(), "up": i.up}))
             .collect();
-        let devices = match &self.devices {
+        let devices = match &self.engine.devices {
             Ok(devices) => {
                 let list = devices
                     .iter()
@@ -408,7 +482,8 @@ impl Findings {
             }
             Err(why) => json!({ "error": why }),
         };
-        let load = serde_json::from_str::<Value>(&self.load_json);
+        let load = serde_json::from_str::<Value>(&self.engine.load_json);
+        let survey: Vec<Value> = self.surveyed.iter().map(Surveyed::json).collect();
         json!({
             "format": "flagos-comm doctor 1",
             "version": self.version,
@@ -422,9 +497,10 @@ impl Findings {
             },
             "environment": pairs(&self.environment),
             "interfaces": interfaces,
-            "load_report": load.unwrap_or_else(|_| json!(self.load_text)),
-            "vendor": self.vendor.as_ref().ok(),
-            "vendor_error": self.vendor.as_ref().err(),
+            "load_report": load.unwrap_or_default(),
+            "survey": survey,
+            "vendor": self.engine.vendor.as_ref().ok(),
+            "vendor_error": self.engine.vendor.as_ref().err(),
             "devices": devices,
             "self_test": {
                 "passed": self.self_test.is_ok(),

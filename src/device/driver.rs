@@ -1434,6 +1434,7 @@ pub(crate) fn layouts() -> Vec<Layout> {
         ("hip", "hipPointerAttribute_t", "type"),
         ("musa", "musaPointerAttributes", "type"),
         ("tops", "topsPointerAttribute_t", "memoryType"),
+        ("tang", "tangPointerAttributes", "type"),
     ] {
         list.push(super::functions::pointer_layout(library, name, kind));
     }
