@@ -380,6 +380,27 @@ impl Driver {
         ))
     }
 
+    /// Whether NULL is a stream.
+    pub(crate) fn has_null_stream(&self) -> bool {
+        self.row.null_stream
+    }
+
+    /// Runs work that waits for what it puts on a stream: on this one, or where NULL is no stream of
+    /// the runtime's, on one of its own.
+    pub(crate) fn on_some_stream<T>(
+        &self,
+        stream: RawStream,
+        work: impl FnOnce(RawStream) -> Result<T>,
+    ) -> Result<T> {
+        if self.row.null_stream || !stream.raw().is_null() {
+            return work(stream);
+        }
+        let own = self.stream_create()?;
+        let result = work(own.handle());
+        let destroyed = self.stream_destroy(own);
+        result.and_then(|value| destroyed.map(|()| value))
+    }
+
     /// The handle of a stream, if the runtime takes it.
     fn handle(&self, stream: RawStream) -> Result<*mut c_void> {
         if stream.raw().is_null() && !self.row.null_stream {
