@@ -19,6 +19,8 @@ pub(crate) use driver::{
     event_of, stream_of, user_ptr,
 };
 pub(crate) use guard::Guard;
+#[cfg(test)]
+pub(crate) use rows::INVENTED;
 pub(crate) use rows::{CUDA, DriverRow};
 #[allow(unused_imports, reason = "for the vendors' rows and for tests")]
 pub(crate) use {

@@ -8,6 +8,10 @@ pub(crate) mod report;
 pub(crate) mod symbols;
 
 #[cfg(test)]
+mod invented;
+#[cfg(test)]
+mod page;
+#[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
@@ -322,7 +326,10 @@ pub(crate) fn survey(key: &str, stage: &mut dyn FnMut(&str)) -> Option<Survey> {
     };
     let env = Env::of_process();
     let (row, numbers) = if key == vendor::FLAGCX.key {
-        (&vendor::FLAGCX, Numbers::of_text(vendor::FLAGCX.key, None, &[]))
+        (
+            &vendor::FLAGCX,
+            Numbers::of_text(vendor::FLAGCX.key, None, &[]),
+        )
     } else {
         let vendor = vendor::VENDORS.iter().find(|vendor| vendor.key == key)?;
         survey.aliases = names(vendor.aliases);

@@ -21,13 +21,16 @@ fn main() -> ExitCode {
         ),
         ["vendors"] => test(
             &["flagos-comm", "--lib"],
-            &["--exact", "load::discover::tests::the_tables_are_current"],
+            &["--exact", "load::page::the_tables_are_current"],
         ),
         ["env"] => test(
             &["flagos-comm", "--lib"],
             &["--exact", "config::tests::the_page_is_current"],
         ),
-        ["abi"] => test(&["xtask", "--test", "abi"], &["--nocapture", "--test-threads=1"]),
+        ["abi"] => test(
+            &["xtask", "--test", "abi"],
+            &["--nocapture", "--test-threads=1"],
+        ),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)

@@ -264,7 +264,10 @@ impl Report {
         let moved = |row: &&Row| row.operation != Operation::Barrier;
         self.header.check
             && !self.rows.iter().filter(moved).any(timed)
-            && self.checks.iter().all(|check| check.unsupported >= check.cases)
+            && self
+                .checks
+                .iter()
+                .all(|check| check.unsupported >= check.cases)
     }
 
     /// Mean bus bandwidth of all timings that move data.

@@ -46,7 +46,10 @@ pub fn compare(
             || (narrow(at + 1)
                 && matches!((&class, theirs), (Class::Int(a), Class::Int(b)) if a > b));
         if !fits {
-            return Err(format!("argument {} is {ours}, and {theirs:?} in C", at + 1));
+            return Err(format!(
+                "argument {} is {ours}, and {theirs:?} in C",
+                at + 1
+            ));
         }
     }
     let class = here(result)?;

@@ -210,7 +210,11 @@ fn wrong_declarations_are_found() {
     // What a pointer points to: a count of 8 bytes where the function writes 4, and the other way.
     let error = check("ncclCommCount", &["CommPtr", "* mut usize"], "c_int").unwrap_err();
     assert!(error.contains("argument 2"), "{error}");
-    let error = check("ncclCommMemStats", &["CommPtr", "c_int", "* mut u32"], "c_int");
+    let error = check(
+        "ncclCommMemStats",
+        &["CommPtr", "c_int", "* mut u32"],
+        "c_int",
+    );
     assert!(error.unwrap_err().contains("argument 3"));
     // A function pointer is a pointer.
     let host = Header::read("cuda.h");

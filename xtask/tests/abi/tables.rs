@@ -105,7 +105,9 @@ pub const NAMES: &[(&str, Make)] = &[
     ("Buf", || Class::Pointer(None)),
     ("BufMut", || Class::Pointer(None)),
     ("Counts", || Class::Pointer(Some(Box::new(Class::Int(8))))),
-    ("CountsMut", || Class::Pointer(Some(Box::new(Class::Int(8))))),
+    ("CountsMut", || {
+        Class::Pointer(Some(Box::new(Class::Int(8))))
+    }),
     ("RawResult", || Class::Int(4)),
     ("Id128", || Class::Struct(128)),
 ];
