@@ -45,6 +45,12 @@ pub(crate) enum Bootstrap {
         unsafe extern "C" fn(*mut u8) -> RawResult,
         unsafe extern "C" fn(*mut CommPtr, c_int, *const u8, c_int) -> RawResult,
     ),
+    /// As by pointer, but all ranks of a process are made by one call: the last argument says how
+    /// many there are.
+    Together(
+        unsafe extern "C" fn(*mut u8) -> RawResult,
+        unsafe fn(*mut CommPtr, c_int, *const u8, c_int, usize) -> RawResult,
+    ),
 }
 
 /// A message to or from a peer, in the vendor's numbers.
@@ -458,7 +464,9 @@ impl Library {
                 result
             }
             // SAFETY: the function fills as many bytes as the vendor's id has.
-            Bootstrap::ByPointer(get, _) => unsafe { get(id.as_mut_ptr()) },
+            Bootstrap::ByPointer(get, _) | Bootstrap::Together(get, _) => unsafe {
+                get(id.as_mut_ptr())
+            },
         };
         self.check("GetUniqueId", result, ptr::null_mut())?;
         Ok(id)
@@ -491,12 +499,14 @@ impl Library {
         options.buffer(self.row, self.version)
     }
 
-    /// Makes a communicator. The calling thread's device becomes its device.
+    /// Makes a communicator. The calling thread's device becomes its device. `here`: how many of its
+    /// ranks are in this process, each of which calls this on a thread of its own.
     pub(crate) fn init_rank(
         &'static self,
         nranks: i32,
         id: &[u8],
         rank: i32,
+        here: usize,
         options: &CommOptions,
     ) -> Result<(VendorComm, Progress)> {
         self.check_id(id)?;
@@ -524,6 +534,11 @@ impl Library {
             (Bootstrap::ByPointer(_, init), _) => {
                 // SAFETY: as above; the id has the size that the vendor's has.
                 let result = unsafe { init(slot.out(), nranks, id.as_ptr(), rank) };
+                ("CommInitRank", result)
+            }
+            (Bootstrap::Together(_, init), _) => {
+                // SAFETY: as above.
+                let result = unsafe { init(slot.out(), nranks, id.as_ptr(), rank, here) };
                 ("CommInitRank", result)
             }
         };
