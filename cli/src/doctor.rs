@@ -73,7 +73,8 @@ const FOREIGN: [&str; 29] = [
 /// If stdout can't take it.
 pub fn run(args: &DoctorArgs) -> Result<u8, String> {
     if let Some(vendor) = &args.survey {
-        return survey::one(vendor);
+        let patience = Duration::from_secs_f64(args.patience);
+        return survey::one(vendor, |stage| itself(patience, stage));
     }
     let findings = Findings::gather(Duration::from_secs_f64(args.patience));
     let text = if args.json {
@@ -88,13 +89,7 @@ pub fn run(args: &DoctorArgs) -> Result<u8, String> {
         }
         _ => {}
     }
-    let code = u8::from(findings.self_test.is_err());
-    if findings.hangs {
-        // The thread that hangs may hold locks that the end of a process asks for.
-        let _ = std::io::stdout().flush();
-        sys::exit_now(code.into());
-    }
-    Ok(code)
+    Ok(u8::from(findings.self_test.is_err()))
 }
 
 struct Device {
@@ -152,75 +147,66 @@ struct Findings {
     environment: Vec<(String, String)>,
     interfaces: Vec<sys::Interface>,
     surveyed: Vec<Surveyed>,
-    engine: Engine,
-    /// A driver or library hangs in this process.
-    hangs: bool,
-    self_test: Result<Duration, String>,
-}
-
-/// What the engine says in this process.
-struct Engine {
-    load_json: String,
+    /// What the library loaded and chose.
+    load_report: Value,
     vendor: Result<String, String>,
     devices: Result<Vec<Device>, String>,
+    /// Milliseconds.
+    self_test: Result<f64, String>,
 }
 
-impl Engine {
-    /// Asks in a thread, which is left behind if a driver or library doesn't answer.
-    fn ask(limit: Duration) -> Option<Engine> {
-        let (sender, answer) = mpsc::channel();
-        std::thread::spawn(move || {
-            // Too late if the other end has stopped listening.
-            let _ = sender.send(Engine::gather());
-        });
-        answer.recv_timeout(limit).ok()
-    }
-
-    fn gather() -> Engine {
-        let load_json = internal::load_report_json();
-        let devices = Linked
-            .device_count()
-            .map_err(|e| e.text().to_owned())
-            .map(|count| {
-                let count = usize::try_from(count).unwrap_or(0);
-                (0..count)
-                    .map(|index| Device {
-                        index,
-                        uuid: uuid(index),
-                    })
-                    .collect()
-            });
-        Engine {
-            load_json,
-            vendor: internal::vendor()
-                .map(str::to_owned)
-                .map_err(|e| e.text().to_owned()),
-            devices,
+/// What the library does in a process that uses it, which is this one. Any of it may hang.
+fn itself(patience: Duration, stage: &mut dyn FnMut(&str)) -> Value {
+    let words = |error: flagos_comm::Error| error.text().to_owned();
+    fn result<T: Into<Value>>(result: Result<T, String>) -> Value {
+        match result {
+            Ok(value) => json!({ "ok": value.into() }),
+            Err(error) => json!({ "error": error }),
         }
+    }
+    stage("the vendor is chosen and its libraries are opened");
+    let load_report = internal::load_report_json();
+    let vendor = internal::vendor().map(str::to_owned).map_err(words);
+    stage("the driver is asked for devices");
+    let devices = Linked.device_count().map_err(words).map(|count| {
+        let count = usize::try_from(count).unwrap_or(0);
+        (0..count).map(uuid).collect::<Vec<_>>()
+    });
+    stage("two ranks meet on the host tier");
+    // Ends a little before this process is given up.
+    let limit = patience.mul_f64(0.8);
+    let self_test = self_test(limit).map(|time| time.as_secs_f64() * 1e3);
+    json!({
+        "load_report": serde_json::from_str::<Value>(&load_report).unwrap_or_default(),
+        "vendor": result(vendor),
+        "devices": result(devices),
+        "self_test": result(self_test),
+    })
+}
+
+/// What `itself` wrote of one question.
+fn answer(of: &Value) -> Result<&Value, String> {
+    match (of.get("ok"), of["error"].as_str()) {
+        (Some(value), _) => Ok(value),
+        (None, error) => Err(error.unwrap_or("no answer").to_owned()),
     }
 }
 
 impl Findings {
     fn gather(patience: Duration) -> Findings {
         let surveyed = survey::all(patience);
-        let engine = Engine::ask(patience);
-        let hangs = engine.is_none();
-        let silent = format!(
-            "a driver or library gave no answer in {} s; \"looked for\" says which",
-            patience.as_secs_f64()
-        );
-        let (engine, self_test) = match engine {
-            Some(engine) => (engine, self_test(Duration::from_secs(20))),
-            // The test would hang, too.
-            None => (
-                Engine {
-                    load_json: "null".to_owned(),
-                    vendor: Err(silent.clone()),
-                    devices: Err(silent.clone()),
-                },
-                Err(format!("not run: {silent}")),
-            ),
-        };
+        let itself = survey::ask(survey::ITSELF, patience).unwrap_or_else(|why| {
+            let error = json!({ "error": why });
+            json!({ "vendor": error, "devices": error, "self_test": error })
+        });
+        let devices = answer(&itself["devices"]).map(|devices| {
+            let devices = devices.as_array().cloned().unwrap_or_default();
+            let devices = devices.iter().enumerate().map(|(index, uuid)| Device {
+                index,
+                uuid: uuid.as_str().map(str::to_owned),
+            });
+            devices.collect()
+        });
         Findings {
             version: version_text(Linked.version_code()),
             host: sys::host_name(),
@@ -231,15 +217,16 @@ impl Findings {
             environment: environment(),
             interfaces: sys::interfaces(),
             surveyed,
-            engine,
-            hangs,
-            self_test,
+            load_report: itself["load_report"].clone(),
+            vendor: answer(&itself["vendor"]).map(|v| v.as_str().unwrap_or_default().to_owned()),
+            devices,
+            self_test: answer(&itself["self_test"]).map(|v| v.as_f64().unwrap_or_default()),
         }
     }
 
     /// What the load report says about each library.
     fn libraries(&self) -> Vec<Library> {
-        let report: Value = serde_json::from_str(&self.engine.load_json).unwrap_or_default();
+        let report = &self.load_report;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let used = |attempt: &Value| {
@@ -277,12 +264,12 @@ impl Findings {
                 .find(|(n, _)| n == name)
                 .map(|(_, v)| v)
         };
-        let devices = self.engine.devices.as_ref().map_or(0, Vec::len);
-        let vendor = self.engine.vendor.as_deref().unwrap_or("host");
+        let devices = self.devices.as_ref().map_or(0, Vec::len);
+        let vendor = self.vendor.as_deref().unwrap_or("host");
         let tiers = set("FLAGOSCOMM_TIERS");
         let host_allowed = tiers.is_none_or(|tiers| tiers.to_lowercase().contains("host"));
         match (vendor, devices) {
-            _ if self.engine.vendor.is_err() => {}
+            _ if self.vendor.is_err() => {}
             ("" | "host", _) if !host_allowed => lines.push(
                 "No accelerator was found and FLAGOSCOMM_TIERS leaves the host tier out: nothing \
                  can run here."
@@ -324,7 +311,7 @@ impl Findings {
                 }
             }
         }
-        if let Err(why) = &self.engine.vendor {
+        if let Err(why) = &self.vendor {
             lines.push(format!("The vendor could not be determined: {why}"));
         }
         for name in unknown(&self.environment) {
@@ -363,7 +350,7 @@ impl Findings {
         }
         match &self.self_test {
             Ok(_) => lines.push("The host tier works: the two-rank test passed.".to_owned()),
-            Err(_) if self.engine.vendor.is_err() => {}
+            Err(_) if self.vendor.is_err() => {}
             Err(why) => lines.push(format!("The host tier does not work here: {why}")),
         }
         lines
@@ -421,7 +408,7 @@ impl Findings {
         }
         put(String::new());
         put("devices".to_owned());
-        match &self.engine.devices {
+        match &self.devices {
             Ok(devices) if devices.is_empty() => put("  none".to_owned()),
             Ok(devices) => {
                 for device in devices {
@@ -434,7 +421,7 @@ impl Findings {
         put(String::new());
         put("two-rank test on the host tier".to_owned());
         put(match &self.self_test {
-            Ok(time) => format!("  passed in {:.1} ms", time.as_secs_f64() * 1e3),
+            Ok(time) => format!("  passed in {time:.1} ms"),
             Err(why) => format!("  FAILED: {why}"),
         });
         put(String::new());
@@ -448,8 +435,7 @@ impl Findings {
     /// What is there of every vendor, and what this process chose.
     fn looked_for(&self, details: bool) -> Vec<String> {
         let mut lines = Vec::new();
-        let report: Value = serde_json::from_str(&self.engine.load_json).unwrap_or_default();
-        if let Some(choice) = report["choice"].as_str() {
+        if let Some(choice) = self.load_report["choice"].as_str() {
             lines.push(format!("chosen: {choice}"));
         }
         for one in &self.surveyed {
@@ -473,7 +459,7 @@ impl Findings {
             .iter()
             .map(|i| json!({"name": i.name, "address": i.address.to_string(), "up": i.up}))
             .collect();
-        let devices = match &self.engine.devices {
+        let devices = match &self.devices {
             Ok(devices) => {
                 let list = devices
                     .iter()
@@ -482,7 +468,6 @@ impl Findings {
             }
             Err(why) => json!({ "error": why }),
         };
-        let load = serde_json::from_str::<Value>(&self.engine.load_json);
         let survey: Vec<Value> = self.surveyed.iter().map(Surveyed::json).collect();
         json!({
             "format": "flagos-comm doctor 1",
@@ -497,14 +482,14 @@ impl Findings {
             },
             "environment": pairs(&self.environment),
             "interfaces": interfaces,
-            "load_report": load.unwrap_or_default(),
+            "load_report": self.load_report,
             "survey": survey,
-            "vendor": self.engine.vendor.as_ref().ok(),
-            "vendor_error": self.engine.vendor.as_ref().err(),
+            "vendor": self.vendor.as_ref().ok(),
+            "vendor_error": self.vendor.as_ref().err(),
             "devices": devices,
             "self_test": {
                 "passed": self.self_test.is_ok(),
-                "milliseconds": self.self_test.as_ref().ok().map(|t| t.as_secs_f64() * 1e3),
+                "milliseconds": self.self_test.as_ref().ok(),
                 "error": self.self_test.as_ref().err(),
             },
             "verdict": self.advice(),

@@ -25,24 +25,31 @@ pub struct Surveyed {
     found: Result<Value, String>,
 }
 
-/// The process that looks at one vendor.
+/// What is asked for beside the vendors: what the library does in a process that uses it.
+pub const ITSELF: &str = "itself";
+
+/// The process that looks at one vendor, or at the library itself by `itself`.
 ///
 /// # Errors
 /// If there is no such vendor.
-pub fn one(vendor: &str) -> Result<u8, String> {
+pub fn one(vendor: &str, itself: impl FnOnce(&mut dyn FnMut(&str)) -> Value) -> Result<u8, String> {
     let say = |line: String| {
         // Nobody is there to hear about a closed pipe.
         let mut out = std::io::stdout().lock();
         let _ = writeln!(out, "{line}").and_then(|()| out.flush());
     };
-    let report = internal::survey(vendor, &mut |stage| say(format!("{STAGE}{stage}")));
-    let report = report.ok_or_else(|| format!("there is no vendor {vendor:?}"))?;
+    let mut stage = |stage: &str| say(format!("{STAGE}{stage}"));
+    let report = match vendor {
+        ITSELF => itself(&mut stage).to_string(),
+        vendor => internal::survey(vendor, &mut stage)
+            .ok_or_else(|| format!("there is no vendor {vendor:?}"))?,
+    };
     say(format!("{REPORT}{report}"));
     // The libraries' own destructors are not what is surveyed.
     sys::exit_now(0)
 }
 
-/// Looks at every vendor, all at once, for no longer than the limit.
+/// Looks at every vendor, all at once, for no longer than the limit at each step.
 pub fn all(limit: Duration) -> Vec<Surveyed> {
     let threads: Vec<_> = internal::surveyed()
         .map(|vendor| (vendor, std::thread::spawn(move || ask(vendor, limit))))
@@ -58,19 +65,27 @@ pub fn all(limit: Duration) -> Vec<Surveyed> {
         .collect()
 }
 
-fn start(vendor: &str) -> std::io::Result<Child> {
-    Command::new(std::env::current_exe()?)
-        .args(["doctor", "--survey", vendor])
-        .env("FLAGOSCOMM_LOG", "off")
+fn start(vendor: &str, limit: Duration) -> std::io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(["doctor", "--survey", vendor, "--patience"])
+        .arg(limit.as_secs_f64().to_string())
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
+        .stdout(Stdio::piped());
+    // What the library warns of in use is worth reading.
+    if vendor != ITSELF {
+        command.env("FLAGOSCOMM_LOG", "off").stderr(Stdio::null());
+    }
+    command.spawn()
 }
 
-fn ask(vendor: &str, limit: Duration) -> Result<Value, String> {
-    let deadline = Instant::now() + limit;
-    let mut child = start(vendor).map_err(|error| format!("no process for it: {error}"))?;
+/// What a process of its own says, or why it doesn't.
+///
+/// # Errors
+/// If it takes longer than the limit at one step, or ends.
+pub fn ask(vendor: &str, limit: Duration) -> Result<Value, String> {
+    let mut deadline = Instant::now() + limit;
+    let mut child = start(vendor, limit).map_err(|error| format!("no process for it: {error}"))?;
     let (sender, lines) = mpsc::channel();
     if let Some(out) = child.stdout.take() {
         // Ends with the pipe; if something else holds that open, it is left behind.
@@ -89,6 +104,7 @@ fn ask(vendor: &str, limit: Duration) -> Result<Value, String> {
             Ok(line) => {
                 if let Some(text) = line.strip_prefix(STAGE) {
                     text.clone_into(&mut stage);
+                    deadline = Instant::now() + limit;
                 } else if let Some(text) = line.strip_prefix(REPORT) {
                     report = Some(serde_json::from_str(text).map_err(|e| e.to_string()));
                     break false;
@@ -116,7 +132,7 @@ fn ask(vendor: &str, limit: Duration) -> Result<Value, String> {
         Some(signal) => format!("was ended by signal {signal}"),
         None => format!("ended with {}", status.code().unwrap_or_default()),
     };
-    Err(format!("a process that opens it {how}, while {stage}"))
+    Err(format!("a process that tried it {how}, while {stage}"))
 }
 
 fn text(value: &Value) -> &str {

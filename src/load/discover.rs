@@ -30,12 +30,13 @@ impl Env {
                 env.vars.insert(var.name.to_string(), value);
             }
         }
-        for vendor in vendor::VENDORS {
-            for of in [OverrideOf::Library, OverrideOf::Driver] {
-                if let Some(path) = config::override_path(vendor.key, of) {
-                    env.vars
-                        .insert(config::override_name(vendor.key, of), path.into_os_string());
-                }
+        let of_vendor = vendor::VENDORS.iter().flat_map(|vendor| {
+            [OverrideOf::Library, OverrideOf::Driver].map(|of| (vendor.key, of))
+        });
+        for (key, of) in of_vendor.chain([(vendor::FLAGCX.key, OverrideOf::Library)]) {
+            if let Some(path) = config::override_path(key, of) {
+                env.vars
+                    .insert(config::override_name(key, of), path.into_os_string());
             }
         }
         env
