@@ -232,7 +232,7 @@ fn step(step: &str) -> Result<String> {
         "bad-init" => {
             let library = process_library()?;
             let id = library.unique_id()?;
-            let comm = library.init_rank(1, &id, 7, &CommOptions::default())?;
+            let comm = library.init_rank(1, &id, 7, 1, &CommOptions::default())?;
             Ok(format!("{comm:?}"))
         }
         "current" => Ok(driver()?.current()?.to_string()),
@@ -293,7 +293,7 @@ fn init(knobs: &str) -> Result<String> {
         }
     }
     let id = library.unique_id()?;
-    let (comm, progress) = library.init_rank(1, &id, 0, &options)?;
+    let (comm, progress) = library.init_rank(1, &id, 0, 1, &options)?;
     assert_eq!(progress, Progress::Done);
     let text = format!("{} {} {}", comm.count()?, comm.user_rank()?, comm.device()?);
     assert_eq!(comm.async_error()?, Progress::Done);
@@ -315,7 +315,7 @@ fn children() -> Result<String> {
     let id = library.unique_id()?;
     let options = CommOptions::default();
     library.group_start()?;
-    let (comm, _) = library.init_rank(1, &id, 0, &options)?;
+    let (comm, _) = library.init_rank(1, &id, 0, 1, &options)?;
     let early = comm.raw().is_null();
     let _ = library.group_end()?;
     let (child, _) = comm.split(Some(3), 0, &options)?;

@@ -184,8 +184,7 @@ unsafe fn init_comm(
     here: usize,
 ) -> RawResult {
     // The library doesn't ask which device is current, so it is told.
-    let Ok(Some(Ok(device))) = crate::load::process_driver().map(|d| d.map(|d| d.current()))
-    else {
+    let Ok(Some(Ok(device))) = crate::load::process_driver().map(|d| d.map(|d| d.current())) else {
         return ARGUMENTS;
     };
     // SAFETY: the row's number of bytes, as the caller's promise.
@@ -248,7 +247,11 @@ unsafe fn init_comm(
 unsafe extern "C" fn comm_destroy(comm: CommPtr) -> RawResult {
     let mut list: Vec<CommPtr> = {
         let mut all = lock(&cliques().0);
-        let Some(at) = all.made.iter().position(|(made, _)| made.contains(&Raw(comm))) else {
+        let Some(at) = all
+            .made
+            .iter()
+            .position(|(made, _)| made.contains(&Raw(comm)))
+        else {
             return ARGUMENTS;
         };
         let (made, ended) = &mut all.made[at];
@@ -268,7 +271,10 @@ unsafe extern "C" fn comm_destroy(comm: CommPtr) -> RawResult {
 unsafe extern "C" fn comm_abort(comm: CommPtr) -> RawResult {
     let left: Vec<Raw> = {
         let mut all = lock(&cliques().0);
-        let at = all.made.iter().position(|(made, _)| made.contains(&Raw(comm)));
+        let at = all
+            .made
+            .iter()
+            .position(|(made, _)| made.contains(&Raw(comm)));
         match at {
             None => Vec::new(),
             Some(at) => {
