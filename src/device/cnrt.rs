@@ -148,7 +148,6 @@ mod tests {
     use std::cell::{Cell, RefCell};
 
     use super::*;
-    use crate::Code;
     use crate::device::tests::{driver, handle};
     use crate::device::{CNRT, CopyKind, Driver, PointerOwner, event_of, stream_of};
 

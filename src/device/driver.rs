@@ -1456,6 +1456,7 @@ pub(crate) fn layouts() -> Vec<Layout> {
         ("musa", "musaPointerAttributes", "type"),
         ("tops", "topsPointerAttribute_t", "memoryType"),
         ("tang", "tangPointerAttributes", "type"),
+        ("cnrt", "cnrtPointerAttributes_t", "type"),
     ] {
         list.push(super::functions::pointer_layout(library, name, kind));
     }
