@@ -13,7 +13,7 @@ use super::rows::{
 };
 use crate::load::numbers::Numbers;
 use crate::load::open::{Accepted, Lib, Refusal};
-use crate::load::symbols::{Declaration, Resolver};
+use crate::load::symbols::{Declaration, Layout, Resolver};
 use crate::{Code, Error, Result, config};
 
 /// A pointer that came from the user. Making one carries the user's promise that it is what the
@@ -1415,7 +1415,6 @@ fn among_all(device: i32, visible: Option<&str>) -> String {
 }
 
 /// Every function of every driver as it is declared here.
-#[allow(dead_code, reason = "for tests")]
 pub(crate) fn declarations() -> Vec<Declaration> {
     let mut list: Vec<Declaration> = Vec::new();
     for row in super::rows::ROWS {
@@ -1443,6 +1442,23 @@ pub(crate) fn declarations() -> Vec<Declaration> {
                 list.push(declaration);
             }
         }
+    }
+    list
+}
+
+/// Every struct of a driver that is laid out here.
+pub(crate) fn layouts() -> Vec<Layout> {
+    let mut list = vec![super::acl::pointer_layout()];
+    // Of the others nobody has described it, or they have no such function.
+    for (library, name, kind) in [
+        ("cuda", "cudaPointerAttributes", "type"),
+        ("hip", "hipPointerAttribute_t", "type"),
+        ("musa", "musaPointerAttributes", "type"),
+        ("tops", "topsPointerAttribute_t", "memoryType"),
+        ("tang", "tangPointerAttributes", "type"),
+        ("cnrt", "cnrtPointerAttributes_t", "type"),
+    ] {
+        list.push(super::functions::pointer_layout(library, name, kind));
     }
     list
 }

@@ -697,6 +697,17 @@ pub(crate) static TANG: DriverRow = DriverRow {
     ..CUDA_SHAPE
 };
 
+/// Of a vendor that doesn't exist; see `load::invented`.
+#[cfg(test)]
+pub(crate) static INVENTED: DriverRow = DriverRow {
+    title: "Invented runtime",
+    library: "invented",
+    prefix: "zrt",
+    without: &[CAPTURE[0], CAPTURE[1], "RuntimeGetVersion"],
+    sonames: &["libzrt.so.1"],
+    ..CUDA_SHAPE
+};
+
 /// Every row.
 #[allow(dead_code, reason = "for tests of rows and declarations")]
 pub(crate) static ROWS: &[&DriverRow] = &[

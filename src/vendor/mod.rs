@@ -29,7 +29,7 @@ pub(crate) use version::Version;
 
 use crate::Code;
 use crate::device::DriverRow;
-use crate::load::symbols::{Declaration, Resolver};
+use crate::load::symbols::{Declaration, Layout, Resolver};
 use crate::types::{DataType, OpKind, RedOp};
 use library::{Adapted, Hint};
 
@@ -262,6 +262,29 @@ pub(crate) fn declarations() -> Vec<Declaration> {
     })
     .collect()
 }
+
+/// Every struct of a collective library that is laid out here.
+pub(crate) fn layouts() -> Vec<Layout> {
+    let exact = |library, name, size| Layout {
+        library,
+        name,
+        size,
+        exact: true,
+        fields: Vec::new(),
+    };
+    vec![
+        options::layout(NVIDIA_KEY),
+        symbols::sim_info_layout(NVIDIA_KEY),
+        symbols::wait_signal_layout(NVIDIA_KEY),
+        exact(NVIDIA_KEY, "ncclUniqueId", size_of::<symbols::Id128>()),
+        hccl::item_layout("ascend"),
+        exact("ascend", "HcclRootInfo", hccl::ROOT_INFO_BYTES),
+        exact("cambricon", "cnclCliqueId", cncl::CLIQUE_ID_BYTES),
+        exact("flagcx", "flagcxUniqueId", flagcx::ID_BYTES),
+    ]
+}
+
+const NVIDIA_KEY: &str = "nvidia";
 
 /// Accelerators that FlagGems knows and that have no collective library: the host tier serves them.
 static NO_COLLECTIVES: &[&str] = &["arm", "spacemit", "aipu", "bpu"];

@@ -13,7 +13,7 @@ mod log;
 mod table;
 
 pub use log::{Call, CallLog};
-use table::{FLAGCX, File, ROWS, Role, Row};
+use table::{FLAGCX, File, INVENTED, ROWS, Role, Row};
 
 const NVIDIA: &str = "nvidia";
 
@@ -421,9 +421,10 @@ impl Standins {
         }
     }
 
-    /// The keys of all vendors that have stand-ins.
+    /// The keys of all vendors that have stand-ins. There is one more, of a vendor that does not exist: `invented`.
     pub fn all() -> Vec<&'static str> {
-        ROWS.iter().map(|r| r.key).collect()
+        let exists = |row: &&Row| row.key != INVENTED;
+        ROWS.iter().filter(exists).map(|r| r.key).collect()
     }
 
     /// Makes the loader of a child process find the stand-ins before anything else.

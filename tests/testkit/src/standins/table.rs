@@ -1,5 +1,8 @@
 //! Which libraries a vendor's folder holds, and how each is made of the sources in `tests/fakevendor`.
 
+/// The vendor that does not exist.
+pub(super) const INVENTED: &str = "invented";
+
 /// A version and the functions that came with it.
 pub(super) type Since = (i32, &'static [&'static str]);
 
@@ -418,6 +421,32 @@ pub(super) const ROWS: &[Row] = &[
             },
         ],
         program: &[],
+    },
+    Row {
+        key: INVENTED,
+        version: 21803,
+        major: 1,
+        files: &[
+            MACHINE,
+            File {
+                name: "libzrt.so.1",
+                role: Role::Runtime,
+                source: "cuda_runtime.c",
+                defines: &["FAKE_RUNTIME=\"flavour/invented_runtime.h\""],
+                exported: "zrt*;",
+                ..NONE
+            },
+            File {
+                name: "libzccl.so.1",
+                defines: &["FAKE_FLAVOUR=\"flavour/invented.h\""],
+                exported: "zccl*;",
+                ..NONE
+            },
+        ],
+        program: &[
+            "FAKE_FLAVOUR=\"flavour/invented.h\"",
+            "FAKE_RUNTIME=\"flavour/invented_runtime.h\"",
+        ],
     },
 ];
 
