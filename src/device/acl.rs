@@ -281,3 +281,354 @@ unsafe extern "C" fn peek_last_error() -> c_int {
         None => ABSENT,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+    use crate::Code;
+    use crate::device::tests::{driver, handle};
+    use crate::device::{ACL, CopyKind, Driver, Guard, PointerOwner, event_of, stream_of};
+
+    thread_local! {
+        /// The context that is current: a device's own is its index and 100, another has 200 more.
+        static CONTEXT: Cell<usize> = const { Cell::new(0) };
+        static STATUS: Cell<c_int> = const { Cell::new(0) };
+        static RESULT: Cell<c_int> = const { Cell::new(0) };
+        static INIT: Cell<c_int> = const { Cell::new(0) };
+        static LAST: Cell<c_int> = const { Cell::new(0) };
+        static LOG: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    }
+
+    const NO_CONTEXT: c_int = 107_002;
+
+    fn note(call: String) {
+        LOG.with_borrow_mut(|log| log.push(call));
+    }
+
+    unsafe extern "C" fn fake_init(file: *const c_char) -> c_int {
+        assert!(file.is_null());
+        INIT.get()
+    }
+
+    unsafe extern "C" fn fake_set_device(device: c_int) -> c_int {
+        CONTEXT.set(100 + device as usize);
+        0
+    }
+
+    unsafe extern "C" fn fake_get_device(device: *mut c_int) -> c_int {
+        match CONTEXT.get() {
+            0 => {
+                LAST.set(NO_CONTEXT);
+                NO_CONTEXT
+            }
+            context => {
+                // SAFETY: the place that the driver gave.
+                unsafe { *device = (context % 100) as c_int };
+                0
+            }
+        }
+    }
+
+    unsafe extern "C" fn fake_get_device_count(count: *mut c_uint) -> c_int {
+        // SAFETY: the place that the adapter gave.
+        unsafe { *count = 8 };
+        RESULT.get()
+    }
+
+    unsafe extern "C" fn fake_context_get(context: *mut *mut c_void) -> c_int {
+        if CONTEXT.get() == 0 {
+            LAST.set(NO_CONTEXT);
+            return NO_CONTEXT;
+        }
+        // SAFETY: the place that the driver gave.
+        unsafe { *context = handle(CONTEXT.get()) };
+        0
+    }
+
+    unsafe extern "C" fn fake_context_set(context: *mut c_void) -> c_int {
+        assert!(!context.is_null(), "none is no context");
+        CONTEXT.set(context.addr());
+        0
+    }
+
+    unsafe extern "C" fn fake_stream_create(stream: *mut *mut c_void) -> c_int {
+        // SAFETY: the place that the driver gave.
+        unsafe { *stream = handle(0x50) };
+        0
+    }
+
+    unsafe extern "C" fn fake_status(_handle: *mut c_void, status: *mut c_int) -> c_int {
+        // SAFETY: the place that the adapter gave.
+        unsafe { *status = STATUS.get() };
+        RESULT.get()
+    }
+
+    unsafe extern "C" fn fake_two(first: *mut c_void, second: *mut c_void) -> c_int {
+        note(format!("{:#x} {:#x}", first.addr(), second.addr()));
+        0
+    }
+
+    unsafe extern "C" fn fake_event_create(event: *mut *mut c_void, flags: c_uint) -> c_int {
+        note(format!("event {flags}"));
+        // SAFETY: the place that the driver gave.
+        unsafe { *event = handle(0x60) };
+        0
+    }
+
+    unsafe extern "C" fn fake_malloc(to: *mut *mut c_void, bytes: usize, policy: c_int) -> c_int {
+        note(format!("malloc {bytes} {policy}"));
+        // SAFETY: the place that the driver gave.
+        unsafe { *to = handle(0x70) };
+        0
+    }
+
+    unsafe extern "C" fn fake_memcpy(
+        to: *mut c_void,
+        most: usize,
+        from: *const c_void,
+        bytes: usize,
+        kind: c_int,
+        stream: *mut c_void,
+    ) -> c_int {
+        let (to, from, stream) = (to.addr(), from.addr(), stream.addr());
+        note(format!(
+            "copy {to:#x} {most} {from:#x} {bytes} {kind} {stream:#x}"
+        ));
+        0
+    }
+
+    unsafe extern "C" fn fake_memset(
+        to: *mut c_void,
+        most: usize,
+        byte: c_int,
+        bytes: usize,
+        stream: *mut c_void,
+    ) -> c_int {
+        let (to, stream) = (to.addr(), stream.addr());
+        note(format!("set {to:#x} {most} {byte} {bytes} {stream:#x}"));
+        0
+    }
+
+    unsafe extern "C" fn fake_attributes(_pointer: *const c_void, to: *mut AclPointer) -> c_int {
+        // SAFETY: the place that the adapter gave.
+        let to = unsafe { &mut *to };
+        (to.device, to.kind) = (5, STATUS.get());
+        RESULT.get()
+    }
+
+    unsafe extern "C" fn fake_peek(level: c_int) -> c_int {
+        assert_eq!(level, 0);
+        LAST.get()
+    }
+
+    unsafe extern "C" fn fake_get(level: c_int) -> c_int {
+        assert_eq!(level, 0);
+        LAST.replace(0)
+    }
+
+    fn fakes() -> Acl {
+        Acl {
+            init: Some(fake_init),
+            set_device: Some(fake_set_device),
+            get_device: Some(fake_get_device),
+            get_device_count: Some(fake_get_device_count),
+            context_get: Some(fake_context_get),
+            context_set: Some(fake_context_set),
+            stream_create: Some(fake_stream_create),
+            stream_query: Some(fake_status),
+            stream_wait_event: Some(fake_two),
+            event_create_ex: Some(fake_event_create),
+            event_record: Some(fake_two),
+            event_query: Some(fake_status),
+            malloc: Some(fake_malloc),
+            memcpy_async: Some(fake_memcpy),
+            memset_async: Some(fake_memset),
+            pointer_attributes: Some(fake_attributes),
+            peek_last_error: Some(fake_peek),
+            get_last_error: Some(fake_get),
+            ..Acl::default()
+        }
+    }
+
+    fn acl() -> Driver {
+        driver(&ACL, "", tables(fakes()))
+    }
+
+    #[test]
+    fn no_context_is_unbound_and_never_device_0() {
+        let acl = acl();
+        let error = acl.current().unwrap_err();
+        assert_eq!(error.code(), Code::UnboundDevice);
+        assert!(error.text().contains("107002"), "{error}");
+        assert!(error.text().contains("aclrtGetDevice"), "{error}");
+        assert_eq!(LAST.get(), 0, "what our question left behind is taken away");
+        // ACL has no way back to none.
+        Guard::with(&acl, 3, || {
+            assert_eq!(acl.current().unwrap(), 3);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(acl.current().unwrap(), 3);
+    }
+
+    #[test]
+    fn the_very_context_comes_back() {
+        let acl = acl();
+        CONTEXT.set(301);
+        Guard::with(&acl, 2, || {
+            assert_eq!(CONTEXT.get(), 102);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(CONTEXT.get(), 301);
+        Guard::with(&acl, 1, || {
+            assert_eq!(CONTEXT.get(), 301, "a context of the device is current");
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(CONTEXT.get(), 301);
+    }
+
+    #[test]
+    fn an_initialised_acl_is_fine() {
+        let acl = acl();
+        INIT.set(REPEATED_INIT);
+        assert_eq!(acl.count().unwrap(), 8);
+        RESULT.set(107_000);
+        let error = acl.count().unwrap_err();
+        assert!(
+            error
+                .text()
+                .contains("aclrtGetDeviceCount failed with 107000"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn statuses_of_streams_and_events_are_each_other_s_opposite() {
+        let acl = acl();
+        let (stream, event) = (stream_of(handle(1)), event_of(handle(2)));
+        STATUS.set(0);
+        assert!(acl.stream_query(stream).unwrap());
+        assert!(!acl.event_query(event).unwrap());
+        STATUS.set(1);
+        assert!(!acl.stream_query(stream).unwrap());
+        assert!(acl.event_query(event).unwrap());
+        STATUS.set(2);
+        let error = acl.stream_query(stream).unwrap_err();
+        assert!(error.text().contains("isn't known"), "{error}");
+        assert!(acl.event_query(event).is_err());
+        RESULT.set(507_000);
+        let error = acl.event_query(event).unwrap_err();
+        assert!(
+            error
+                .text()
+                .contains("aclrtQueryEventStatus failed with 507000"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn arguments_are_in_acl_s_order() {
+        let acl = acl();
+        let (stream, event) = (stream_of(handle(0x1)), event_of(handle(0x2)));
+        assert_eq!(acl.stream_create().unwrap().into_raw().addr(), 0x50);
+        acl.stream_wait_event(stream, event).unwrap();
+        acl.event_record(event, stream).unwrap();
+        acl.event_create(false).unwrap();
+        acl.event_create(true).unwrap();
+        acl.malloc(9).unwrap();
+        // SAFETY: the fakes touch no memory.
+        unsafe {
+            acl.memcpy_async(handle(3), handle(4), 7, CopyKind::DeviceToHost, stream)
+                .unwrap();
+            acl.memset_async(handle(3), 8, 7, stream).unwrap();
+        }
+        let calls = [
+            "0x1 0x2",
+            "0x2 0x1",
+            "event 1",
+            "event 8",
+            "malloc 9 0",
+            "copy 0x3 7 0x4 7 2 0x1",
+            "set 0x3 7 8 7 0x1",
+        ];
+        assert_eq!(LOG.take(), calls);
+        let other = driver(&ACL, "event_no_timing=3", tables(fakes()));
+        other.event_create(false).unwrap();
+        assert_eq!(LOG.take(), ["event 3"]);
+    }
+
+    #[test]
+    fn null_is_no_stream() {
+        let acl = acl();
+        let null = stream_of(ptr::null_mut());
+        let event = event_of(handle(2));
+        let results = [
+            acl.stream_query(null).map(|_| ()),
+            acl.stream_synchronize(null),
+            acl.stream_wait_event(null, event),
+            acl.event_record(event, null),
+            // SAFETY: the fake touches no memory.
+            unsafe { acl.memcpy_async(handle(3), handle(4), 7, CopyKind::Default, null) },
+            // SAFETY: as above.
+            unsafe { acl.memset_async(handle(3), 8, 7, null) },
+        ];
+        for (at, result) in results.into_iter().enumerate() {
+            let error = result.unwrap_err();
+            if at == 1 {
+                // The fakes have no function for it.
+                assert_eq!(error.code(), Code::NotSupported);
+                continue;
+            }
+            assert_eq!(error.code(), Code::InvalidArgument, "{at}");
+            assert!(error.text().contains("no default stream"), "{error}");
+        }
+        assert!(LOG.take().is_empty());
+        assert!(!acl.is_capturing(null).unwrap());
+    }
+
+    #[test]
+    fn owners_of_pointers() {
+        let acl = acl();
+        for (kind, owner) in [
+            (0, PointerOwner::HostPinned),
+            (1, PointerOwner::Device(5)),
+            (2, PointerOwner::Unregistered),
+        ] {
+            STATUS.set(kind);
+            assert_eq!(acl.pointer_owner(handle(1)).unwrap(), owner);
+        }
+        RESULT.set(107_000);
+        let error = acl.pointer_owner(handle(1)).unwrap_err();
+        assert_eq!(error.code(), Code::NotSupported);
+        // Older versions have no such function.
+        let older = Acl {
+            pointer_attributes: None,
+            ..fakes()
+        };
+        let error = driver(&ACL, "", tables(older)).pointer_owner(handle(1));
+        let error = error.unwrap_err();
+        assert_eq!(error.code(), Code::NotSupported);
+        assert!(
+            error.text().contains("aclrtPointerGetAttributes"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn identity_without_a_bus_id() {
+        let acl = acl();
+        let identities = [0, 1].map(|device| acl.uuid(device).unwrap());
+        assert_ne!(identities[0], identities[1]);
+        assert_eq!(acl.uuid(0).unwrap(), identities[0]);
+        assert_eq!(acl.pci_bus_id(0).unwrap_err().code(), Code::NotSupported);
+    }
+
+    #[test]
+    fn sizes() {
+        assert!(size_of::<AclPointer>() == 128 && std::mem::offset_of!(AclPointer, kind) == 4);
+    }
+}

@@ -142,3 +142,205 @@ unsafe extern "C" fn memcpy_async(
         None => ABSENT,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+    use crate::Code;
+    use crate::device::tests::{driver, handle};
+    use crate::device::{CNRT, CopyKind, Driver, PointerOwner, event_of, stream_of};
+
+    thread_local! {
+        static RESULT: Cell<c_int> = const { Cell::new(0) };
+        static KIND: Cell<c_int> = const { Cell::new(0) };
+        static LOG: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn note(call: String) -> c_int {
+        LOG.with_borrow_mut(|log| log.push(call));
+        RESULT.get()
+    }
+
+    unsafe extern "C" fn fake_get_device_count(count: *mut c_uint) -> c_int {
+        // SAFETY: the place that the adapter gave.
+        unsafe { *count = 16 };
+        RESULT.get()
+    }
+
+    unsafe extern "C" fn fake_queue_create(queue: *mut *mut c_void) -> c_int {
+        // SAFETY: the place that the driver gave.
+        unsafe { *queue = handle(0x50) };
+        note("queue".to_string())
+    }
+
+    unsafe extern "C" fn fake_notifier_create(to: *mut *mut c_void, flags: c_uint) -> c_int {
+        // SAFETY: the place that the driver gave.
+        unsafe { *to = handle(0x60) };
+        note(format!("notifier {flags}"))
+    }
+
+    unsafe extern "C" fn fake_one(_handle: *mut c_void) -> c_int {
+        RESULT.get()
+    }
+
+    unsafe extern "C" fn fake_wait(
+        first: *mut c_void,
+        second: *mut c_void,
+        flags: c_uint,
+    ) -> c_int {
+        note(format!(
+            "wait {:#x} {:#x} {flags}",
+            first.addr(),
+            second.addr()
+        ))
+    }
+
+    unsafe extern "C" fn fake_elapsed(
+        first: *mut c_void,
+        second: *mut c_void,
+        milliseconds: *mut f32,
+    ) -> c_int {
+        // SAFETY: the place that the driver gave.
+        unsafe { *milliseconds = 2.5 };
+        note(format!("elapsed {:#x} {:#x}", first.addr(), second.addr()))
+    }
+
+    unsafe extern "C" fn fake_memcpy(
+        to: *mut c_void,
+        from: *mut c_void,
+        bytes: usize,
+        queue: *mut c_void,
+        direction: c_int,
+    ) -> c_int {
+        let (to, from, queue) = (to.addr(), from.addr(), queue.addr());
+        note(format!(
+            "copy {to:#x} {from:#x} {bytes} {queue:#x} {direction}"
+        ))
+    }
+
+    unsafe extern "C" fn fake_attributes(
+        to: *mut PointerAttributes,
+        _pointer: *const c_void,
+    ) -> c_int {
+        // SAFETY: the place that the driver gave.
+        let to = unsafe { &mut *to };
+        (to.kind, to.device) = (KIND.get(), 4);
+        RESULT.get()
+    }
+
+    unsafe extern "C" fn fake_last_error() -> c_int {
+        note("last error".to_string())
+    }
+
+    fn cnrt(numbers: &str) -> Driver {
+        let tables = tables(Cnrt {
+            get_device_count: Some(fake_get_device_count),
+            queue_create: Some(fake_queue_create),
+            queue_query: Some(fake_one),
+            queue_wait_notifier: Some(fake_wait),
+            notifier_create: Some(fake_notifier_create),
+            query_notifier: Some(fake_one),
+            notifier_elapsed: Some(fake_elapsed),
+            memcpy_async: Some(fake_memcpy),
+            pointer_attributes: Some(fake_attributes),
+            get_last_error: Some(fake_last_error),
+            ..Cnrt::default()
+        });
+        driver(&CNRT, numbers, tables)
+    }
+
+    #[test]
+    fn arguments_are_in_cnrt_s_order() {
+        let cnrt = cnrt("");
+        let (queue, notifier) = (stream_of(handle(1)), event_of(handle(2)));
+        assert_eq!(cnrt.stream_create().unwrap().into_raw().addr(), 0x50);
+        cnrt.event_create(false).unwrap();
+        cnrt.event_create(true).unwrap();
+        cnrt.stream_wait_event(queue, notifier).unwrap();
+        let milliseconds = cnrt.event_elapsed_ms(notifier, event_of(handle(3)));
+        assert_eq!(milliseconds.unwrap(), 2.5);
+        for kind in [
+            CopyKind::HostToDevice,
+            CopyKind::DeviceToHost,
+            CopyKind::DeviceToDevice,
+        ] {
+            // SAFETY: the fake touches no memory.
+            unsafe { cnrt.memcpy_async(handle(3), handle(4), 7, kind, queue) }.unwrap();
+        }
+        let calls = [
+            "queue",
+            "notifier 4",
+            "notifier 0",
+            "wait 0x2 0x1 0",
+            "elapsed 0x2 0x3",
+            "copy 0x3 0x4 7 0x1 0",
+            "copy 0x3 0x4 7 0x1 2",
+            "copy 0x3 0x4 7 0x1 1",
+        ];
+        assert_eq!(LOG.take(), calls);
+    }
+
+    #[test]
+    fn not_ready_and_busy_are_not_yet_and_are_taken_away() {
+        let cnrt = cnrt("");
+        for code in [1, 632_014] {
+            RESULT.set(code);
+            assert!(!cnrt.stream_query(stream_of(handle(1))).unwrap());
+            assert!(!cnrt.event_query(event_of(handle(2))).unwrap());
+            assert_eq!(LOG.take(), ["last error", "last error"]);
+        }
+        RESULT.set(0);
+        assert!(cnrt.event_query(event_of(handle(2))).unwrap());
+        assert!(LOG.take().is_empty());
+        RESULT.set(100_006);
+        let error = cnrt.event_query(event_of(handle(2))).unwrap_err();
+        assert!(
+            error
+                .text()
+                .contains("cnrtQueryNotifier failed with 100006"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_direction_that_nobody_has_described_is_refused_in_words() {
+        let copy = |numbers: &str| {
+            let cnrt = cnrt(numbers);
+            // SAFETY: the fake touches no memory.
+            unsafe {
+                cnrt.memcpy_async(
+                    handle(3),
+                    handle(4),
+                    7,
+                    CopyKind::Default,
+                    stream_of(handle(1)),
+                )
+            }
+        };
+        let error = copy("").unwrap_err();
+        assert_eq!(error.code(), Code::NotSupported);
+        let words = ["cnrtMemcpyAsync_V2", "FLAGOSCOMM_X_NUMBERS=copy_default="];
+        assert!(words.iter().all(|w| error.text().contains(w)), "{error}");
+        copy("copy_default=5").unwrap();
+        assert_eq!(LOG.take(), ["copy 0x3 0x4 7 0x1 5"]);
+    }
+
+    #[test]
+    fn counts_and_owners() {
+        let cnrt = cnrt("");
+        assert_eq!(cnrt.count().unwrap(), 16);
+        for (kind, owner) in [
+            (0, PointerOwner::Unregistered),
+            (1, PointerOwner::HostPinned),
+            (2, PointerOwner::Device(4)),
+        ] {
+            KIND.set(kind);
+            assert_eq!(cnrt.pointer_owner(handle(1)).unwrap(), owner);
+        }
+        RESULT.set(100_004);
+        assert_eq!(cnrt.count().unwrap(), 0);
+        assert_eq!(LOG.take(), ["last error"]);
+    }
+}

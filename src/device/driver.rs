@@ -321,6 +321,11 @@ impl Driver {
         }
     }
 
+    /// Whether things can be used, and are known, only while their device is current.
+    pub(crate) fn device_scoped(&self) -> bool {
+        self.row.device_scoped
+    }
+
     /// The file.
     pub(crate) fn path(&self) -> &Path {
         self.lib.path()
@@ -1158,6 +1163,10 @@ impl Driver {
     /// Whose memory an address is. The memory is not touched; any address may be asked for. A
     /// driver that can't tell gives [`Code::NotSupported`].
     pub(crate) fn pointer_owner(&self, pointer: *const c_void) -> Result<PointerOwner> {
+        let owners = self.owners.as_ref();
+        if let Some(device) = owners.and_then(|o| o.device_of(Thing::Memory(pointer.addr()))) {
+            return Ok(PointerOwner::Device(device));
+        }
         match (&self.runtime, &self.low) {
             (Some(runtime), _) => self.pointer_owner_runtime(runtime, pointer),
             (None, Some(low)) => self.pointer_owner_low(low, pointer),

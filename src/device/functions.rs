@@ -134,7 +134,7 @@ functions! {
 
 /// The functions of a runtime, its own or adapters in front of them.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Tables {
+pub(crate) struct Tables {
     pub(super) common: Common,
     pub(super) runtime: Runtime,
     pub(super) spare: Spare,

@@ -11,7 +11,7 @@ mod guard;
 mod owners;
 mod rows;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tx;
 
 pub(crate) use driver::{

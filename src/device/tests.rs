@@ -14,7 +14,7 @@ use crate::load::numbers::Numbers;
 use crate::{Code, Result, load};
 
 /// A driver with these functions.
-pub(super) fn driver(row: &'static DriverRow, numbers: &str, tables: Tables) -> Driver {
+pub(crate) fn driver(row: &'static DriverRow, numbers: &str, tables: Tables) -> Driver {
     let text = Some(numbers).filter(|text| !text.is_empty());
     let numbers = Numbers::of_text("x", text, row.overridable).unwrap();
     // Any library will do: it is only there for its name.
@@ -43,7 +43,8 @@ fn seen(call: &str) -> c_int {
     RESULT.get()
 }
 
-fn log() -> Vec<String> {
+/// The calls since the last question.
+pub(crate) fn log() -> Vec<String> {
     LOG.take()
 }
 
@@ -174,7 +175,8 @@ unsafe extern "C" fn no_name(_code: c_int) -> *const c_char {
     c"unrecognized".as_ptr()
 }
 
-fn tables() -> Tables {
+/// A runtime of which every call succeeds and nothing touches memory.
+pub(crate) fn tables() -> Tables {
     Tables {
         common: Common {
             get_device: Some(get_device),
@@ -206,6 +208,13 @@ fn tables() -> Tables {
             ..Spare::default()
         },
     }
+}
+
+/// The same, without the function that tells whose memory a pointer is.
+pub(crate) fn without_owners() -> Tables {
+    let mut tables = tables();
+    tables.runtime.pointer_attributes = None;
+    tables
 }
 
 #[test]
@@ -372,6 +381,12 @@ fn things_of_a_device_scoped_runtime_are_used_on_their_device() {
     tops.event_record(event.handle(), stream.handle()).unwrap();
     let inside = memory.wrapping_byte_add(63);
     let behind = memory.wrapping_byte_add(64);
+    KIND.set(1);
+    assert_eq!(tops.pointer_owner(inside).unwrap(), PointerOwner::Device(1));
+    assert_eq!(
+        tops.pointer_owner(behind).unwrap(),
+        PointerOwner::HostPinned
+    );
     // SAFETY: the fakes touch no memory.
     unsafe {
         tops.memcpy_async(inside, handle(1), 1, CopyKind::HostToDevice, foreign)

@@ -166,3 +166,164 @@ unsafe extern "C" fn memcpy_async(
         None => ABSENT,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+    use crate::Code;
+    use crate::device::tests::{driver, handle};
+    use crate::device::{CopyKind, Driver, Guard, TX, event_of, stream_of};
+
+    thread_local! {
+        static DEVICE: Cell<c_uint> = const { Cell::new(0) };
+        static RESULT: Cell<c_int> = const { Cell::new(0) };
+        static LOG: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn note(call: String) -> c_int {
+        LOG.with_borrow_mut(|log| log.push(call));
+        RESULT.get()
+    }
+
+    unsafe extern "C" fn fake_set_device(device: c_uint) -> c_int {
+        DEVICE.set(device);
+        0
+    }
+
+    unsafe extern "C" fn fake_get_device(device: *mut c_uint) -> c_int {
+        // SAFETY: the place that the adapter gave.
+        unsafe { *device = DEVICE.get() };
+        RESULT.get()
+    }
+
+    unsafe extern "C" fn fake_create(to: *mut *mut c_void) -> c_int {
+        // SAFETY: the place that the driver gave.
+        unsafe { *to = handle(0x50) };
+        note("create".to_string())
+    }
+
+    unsafe extern "C" fn fake_one(_handle: *mut c_void) -> c_int {
+        note("query".to_string())
+    }
+
+    unsafe extern "C" fn fake_wait(first: *mut c_void, second: *mut c_void) -> c_int {
+        note(format!("wait {:#x} {:#x}", first.addr(), second.addr()))
+    }
+
+    unsafe extern "C" fn fake_malloc(to: *mut *mut c_void, bytes: u64) -> c_int {
+        // SAFETY: the place that the driver gave.
+        unsafe { *to = handle(0x60) };
+        note(format!("malloc {bytes}"))
+    }
+
+    unsafe extern "C" fn fake_memcpy(
+        to: *mut c_void,
+        from: *const c_void,
+        bytes: u64,
+        kind: c_int,
+        stream: *mut c_void,
+    ) -> c_int {
+        let (to, from, stream) = (to.addr(), from.addr(), stream.addr());
+        note(format!("copy {to:#x} {from:#x} {bytes} {kind} {stream:#x}"))
+    }
+
+    fn tx(numbers: &str) -> Driver {
+        let tables = tables(Tx {
+            set_device: Some(fake_set_device),
+            get_device: Some(fake_get_device),
+            get_device_count: Some(fake_get_device),
+            stream_create: Some(fake_create),
+            stream_query: Some(fake_one),
+            stream_wait_event: Some(fake_wait),
+            event_create: Some(fake_create),
+            event_query: Some(fake_one),
+            malloc: Some(fake_malloc),
+            malloc_host: Some(fake_malloc),
+            memcpy_async: Some(fake_memcpy),
+            ..Tx::default()
+        });
+        driver(&TX, numbers, tables)
+    }
+
+    #[test]
+    fn devices_are_unsigned() {
+        let tx = tx("");
+        tx.set(3).unwrap();
+        assert_eq!((tx.current().unwrap(), tx.count().unwrap()), (3, 3));
+        let error = tx.set(-1).unwrap_err();
+        assert!(error.text().contains("out of range"), "{error}");
+        assert_eq!(Guard::with(&tx, 1, || Ok(DEVICE.get())).unwrap(), 1);
+        assert_eq!(DEVICE.get(), 3);
+        DEVICE.set(u32::MAX);
+        assert!(tx.current().is_err(), "never a device of a negative index");
+        RESULT.set(5);
+        let error = tx.current().unwrap_err();
+        assert!(
+            error.text().contains("txGetDevice failed with 5"),
+            "{error}"
+        );
+        assert_eq!(error.code(), Code::UnhandledDeviceError);
+    }
+
+    #[test]
+    fn calls_have_its_arguments() {
+        let tx = tx("copy_device_to_host=2");
+        let (stream, event) = (stream_of(handle(1)), event_of(handle(2)));
+        tx.stream_create().unwrap();
+        tx.event_create(true).unwrap();
+        tx.stream_wait_event(stream, event).unwrap();
+        tx.malloc(8).unwrap();
+        tx.malloc_host(9).unwrap();
+        // SAFETY: the fake touches no memory.
+        let copy = |kind| unsafe { tx.memcpy_async(handle(3), handle(4), 7, kind, stream) };
+        copy(CopyKind::DeviceToHost).unwrap();
+        let calls = [
+            "create",
+            "create",
+            "wait 0x1 0x2",
+            "malloc 8",
+            "malloc 9",
+            "copy 0x3 0x4 7 2 0x1",
+        ];
+        assert_eq!(LOG.take(), calls);
+        let error = copy(CopyKind::HostToDevice).unwrap_err();
+        assert_eq!(error.code(), Code::NotSupported);
+        assert!(error.text().contains("copy_host_to_device="), "{error}");
+        assert!(LOG.take().is_empty());
+    }
+
+    #[test]
+    fn queries_need_the_user_s_number() {
+        let error = tx("").stream_query(stream_of(handle(1))).unwrap_err();
+        assert_eq!(error.code(), Code::NotSupported);
+        assert!(
+            error.text().contains("FLAGOSCOMM_X_NUMBERS=not_ready="),
+            "{error}"
+        );
+        assert!(LOG.take().is_empty());
+        let tx = tx("not_ready=18");
+        RESULT.set(18);
+        assert!(!tx.stream_query(stream_of(handle(1))).unwrap());
+        assert!(!tx.event_query(event_of(handle(1))).unwrap());
+        RESULT.set(0);
+        assert!(tx.event_query(event_of(handle(1))).unwrap());
+    }
+
+    #[test]
+    fn what_nobody_has_described_is_said_so() {
+        let tx = tx("");
+        // SAFETY: no function is called.
+        let set = unsafe { tx.memset_async(handle(3), 0, 7, stream_of(handle(1))) };
+        let error = set.unwrap_err();
+        assert_eq!(error.code(), Code::NotSupported);
+        assert!(error.text().contains("cudaMemsetAsync"), "{error}");
+        assert_eq!(
+            tx.pointer_owner(handle(1)).unwrap_err().code(),
+            Code::NotSupported
+        );
+        assert!(!tx.is_capturing(stream_of(handle(1))).unwrap());
+        assert_ne!(tx.uuid(0), tx.uuid(1));
+    }
+}

@@ -105,6 +105,10 @@ fn ranges(op: &HostOp, rank: u32, nranks: u32) -> (Vec<Range>, Vec<Range>) {
 /// the kernel says whether the host can read it: touching device memory would end the process.
 fn on_device(driver: &'static Driver, pointer: *const c_void) -> Result<bool> {
     match driver.pointer_owner(pointer) {
+        // It may be known on another device.
+        Ok(PointerOwner::Unregistered) if driver.device_scoped() => {
+            Ok(!crate::sys::memory::readable(pointer)?)
+        }
         Ok(owner) => Ok(matches!(owner, PointerOwner::Device(_))),
         Err(error) if error.code() == Code::NotSupported => {
             Ok(!crate::sys::memory::readable(pointer)?)
@@ -170,4 +174,59 @@ pub(crate) fn to_host(
         driver.stream_synchronize(stream)?;
     }
     Ok((staged, back))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::tests::{driver, log, tables, without_owners};
+    use crate::device::{MACA, MUSA, stream_of};
+    use crate::types::{DataType, RedOp, Reduction};
+
+    fn stage(driver: &'static Driver, send: *mut c_void) -> (*const u8, Vec<String>) {
+        let op = HostOp {
+            kind: OpKind::Send,
+            send: send.cast(),
+            recv: std::ptr::null_mut(),
+            count: 16,
+            dtype: DataType::Uint8,
+            reduction: Reduction::Builtin(RedOp::Sum),
+            root: 1,
+            vector: None,
+        };
+        let stream = stream_of(std::ptr::without_provenance_mut(1));
+        log();
+        let (staged, back) = to_host(driver, &[op], 0, 2, stream).unwrap();
+        let calls = log();
+        back.copy(driver, stream).unwrap();
+        (staged[0].send, calls)
+    }
+
+    #[test]
+    fn memory_that_the_host_cannot_read_is_staged_where_the_driver_cannot_tell() {
+        // The answer of the one can't be read, the other has no function that could be asked.
+        for (row, tables) in [(&MACA, tables()), (&MUSA, without_owners())] {
+            let driver: &'static Driver = Box::leak(Box::new(driver(row, "not_ready=600", tables)));
+            let mut on_host = [0u8; 16];
+            let (send, calls) = stage(driver, on_host.as_mut_ptr().cast());
+            assert_eq!(send, on_host.as_ptr());
+            assert!(calls.is_empty(), "{calls:?}");
+
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a new mapping of the kernel's choice replaces nothing.
+            let page =
+                unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0) };
+            assert_ne!(page, libc::MAP_FAILED);
+            let (send, calls) = stage(driver, page);
+            assert_ne!(send, page.cast_const().cast());
+            let expected = [
+                "host_alloc 16 0 on 0",
+                "memcpy 16 2 on 0",
+                "stream_synchronize on 0",
+            ];
+            assert_eq!(calls, expected);
+            // SAFETY: the mapping made above, which nobody else knows.
+            unsafe { libc::munmap(page, 4096) };
+        }
+    }
 }

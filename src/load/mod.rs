@@ -319,7 +319,7 @@ fn open_driver(
     sections: &mut Vec<Section>,
 ) -> Result<Driver> {
     let row = vendor.driver;
-    let numbers = numbers(vendor)?;
+    let numbers = numbers(vendor).inspect_err(|error| log::warn!("{error}"))?;
     let spec = Spec {
         key: vendor.key,
         of: OverrideOf::Driver,

@@ -1,5 +1,5 @@
-/* What the driver stand-in (or libfakemachine.so, the same state without the driver's functions) offers to the runtime and CCL stand-ins: one table of functions, found by the symbol
- * `fake_driver_table`. None of these functions writes to the call log. */
+/* What the library with the machine's state (the driver stand-in, or libfakemachine.so) offers to the runtime and CCL
+ * stand-ins: one table of functions, found by the symbol `fake_driver_table`. None of these functions writes to the call log. */
 #ifndef FAKE_CORE_H
 #define FAKE_CORE_H
 #include "abi/cuda.h"

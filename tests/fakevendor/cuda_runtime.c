@@ -1,5 +1,6 @@
-/* Stand-in of the CUDA runtime (libcudart.so.13, or .12 with -DFAKE_CUDART_MAJOR=12), and of the runtimes that are shaped
- * like it: -DFAKE_RUNTIME names a header that gives the names, types and differences. The state lives in the driver stand-in, which is opened at the first call; without it every call returns cudaErrorInsufficientDriver. */
+/* Stand-in of the CUDA runtime (libcudart.so.13, or .12 with -DFAKE_CUDART_MAJOR=12), and of the runtimes of its shape:
+ * -DFAKE_RUNTIME names a header with names, types and differences. The state lives in the driver stand-in (FAKE_MACHINE),
+ * which is opened at the first call; without it every call returns cudaErrorInsufficientDriver. */
 #define _GNU_SOURCE
 #ifndef FAKE_CUDART_MAJOR
 #define FAKE_CUDART_MAJOR 13
@@ -198,7 +199,8 @@ CALL(cudaStreamCreateWithPriority, (cudaStream_t * s, unsigned f, int prio), cor
 CALL(cudaStreamDestroy, (cudaStream_t s), on_stream(s) ?: core->stream_destroy(s), "%p", P(s))
 CALL(cudaStreamSynchronize, (cudaStream_t s), on_stream(s) ?: core->stream_sync(s), "%p", P(s))
 CALL(cudaStreamQuery, (cudaStream_t s), on_stream(s) ?: core->stream_query(s), "%p", P(s))
-CALL(cudaStreamWaitEvent, (cudaStream_t s, cudaEvent_t e, unsigned f), f > 1 ? cudaErrorInvalidValue : on_stream(s) ?: core->stream_wait(s, e),
+CALL(cudaStreamWaitEvent, (cudaStream_t s, cudaEvent_t e, unsigned f),
+     f > 1 ? cudaErrorInvalidValue : on_stream(s) ?: core->stream_wait(s, e),
      "%p, %p, %u", P(s), P(e), f)
 CALL(cudaStreamGetDevice, (cudaStream_t s, int *d), d ? core->stream_device(s, -1, d) : cudaErrorInvalidValue, "%p", P(s))
 CALL(cudaStreamGetFlags, (cudaStream_t s, unsigned *f), core->stream_flags(s, f), "%p", P(s))
@@ -231,7 +233,8 @@ CALL(cudaMemcpy, (void *d, const void *s, size_t n, int k), copy(d, s, n, k, NUL
 CALL(cudaMemcpyAsync, (void *d, const void *s, size_t n, int k, cudaStream_t st), on_stream(st) ?: copy(d, s, n, k, st, false),
      "%p, %p, %zu, %d, %p", d, s, n, k, P(st))
 CALL(cudaMemset, (void *d, int b, size_t n), foreign(d) ? 0 : core->memset(d, b, n, NULL, true), "%p, %d, %zu", d, b, n)
-CALL(cudaMemsetAsync, (void *d, int b, size_t n, cudaStream_t st), on_stream(st) ?: (foreign(d) ? 0 : core->memset(d, b, n, st, false)), "%p, %d, %zu, %p", d, b, n, P(st))
+CALL(cudaMemsetAsync, (void *d, int b, size_t n, cudaStream_t st),
+     on_stream(st) ?: (foreign(d) ? 0 : core->memset(d, b, n, st, false)), "%p, %d, %zu, %p", d, b, n, P(st))
 CALL(cudaMemGetInfo, (size_t * a, size_t *t), (core->mem_info(a, t), 0), "%s", "")
 CALL(cudaDeviceEnablePeerAccess, (int d, unsigned f), f ? cudaErrorInvalidValue : core->peer_enable(d), "%d, %u", d, f)
 CALL(cudaLaunchHostFunc, (cudaStream_t s, cudaHostFn_t fn, void *arg), on_stream(s) ?: core->host_func(s, fn, arg), "%p, %p", P(s), arg)

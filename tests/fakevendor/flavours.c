@@ -570,8 +570,14 @@ static void case_tccl(void) { ranks(2, tccl_other); }
 #if defined(FAKE_HIP_MAJOR) || defined(FK_RUNTIME_TOPS_H)
 #define HOST_ALLOC_WITH_FLAGS
 #endif
-#ifndef FK_NOT_READY
-#define FK_NOT_READY 600
+#if defined(FK_RUNTIME_MC_H)
+enum { NOT_READY = mcErrorNotReady };
+#elif defined(FK_RUNTIME_MUSA_H)
+enum { NOT_READY = musaErrorNotReady };
+#elif defined(FK_RUNTIME_TANG_H)
+enum { NOT_READY = tangErrorNotReady };
+#else
+enum { NOT_READY = 600 };
 #endif
 #ifndef FK_RUNTIME_NAME
 #define FK_RUNTIME_NAME "cuda"
@@ -621,9 +627,9 @@ static void case_runtime(void)
     OK(cudaLaunchHostFunc(s, slow, NULL));
     OK(cudaEventRecord(a, s));
     int rc = cudaStreamQuery(s);
-    EXPECT(rc, FK_NOT_READY);
-    EXPECT(cudaEventQuery(a), FK_NOT_READY);
-    EXPECT(cudaGetLastError(), FK_NOT_READY);
+    EXPECT(rc, NOT_READY);
+    EXPECT(cudaEventQuery(a), NOT_READY);
+    EXPECT(cudaGetLastError(), NOT_READY);
     OK(cudaGetLastError());
     const char *name = cudaGetErrorName(rc);
     EXPECT(strncmp(name, FK_RUNTIME_NAME, strlen(FK_RUNTIME_NAME)), 0);

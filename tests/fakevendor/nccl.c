@@ -1,7 +1,7 @@
-/* Stand-in of NCCL (libnccl.so.2), and with a flavour of every library of NCCL's shape:
- * -DFAKE_FLAVOUR names a header that gives the names, types and quirks. For ranks on one machine. Collectives move and reduce real data between threads and
- * processes over unix sockets with abstract names (nothing is left in the file system), on the worker threads of the
- * streams of the driver stand-in. With -DFAKE_BARE the collectives do nothing at all (for counting instructions). */
+/* Stand-in of NCCL (libnccl.so.2), and with a flavour (-DFAKE_FLAVOUR names a header with names, types and quirks) of every
+ * library of NCCL's shape, for ranks on one machine. Collectives move and reduce real data between threads and processes over
+ * unix sockets with abstract names (nothing is left in the file system), on the worker threads of the streams of the driver
+ * stand-in. With -DFAKE_BARE the collectives do nothing at all (for counting instructions). */
 #define _GNU_SOURCE
 #ifdef FAKE_FLAVOUR
 #include FAKE_FLAVOUR
@@ -1739,7 +1739,8 @@ PUBLIC ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, nccl
     int type = type_of((int)dt);
     STEP(CHECK_COMM(ncclRedOpCreatePreMulSum, c));
     STEP(check_ready(c));
-    STEP(op && scalar && type >= 0 && (unsigned)where <= 1 ? 0 : fail(ncclInvalidArgument, "PreMulSum : invalid argument"));
+    STEP(op && scalar && type >= 0 && (unsigned)where <= 1 ? 0
+         : fail(ncclInvalidArgument, "PreMulSum : invalid argument"));
     struct redop o = {.used = true, .dt = type, .on_device = where == ncclScalarDevice};
     if (!res && o.on_device) {
         struct fk_memory m;
@@ -1929,7 +1930,7 @@ MAYBE static ncclResult_t exchange(struct fk_comm *c, const struct part *parts, 
     return group_end(false);
 }
 
-/* `parts` is set up by `fill`, a statement about part p of peer i with elements of `size` bytes. */
+/* `fill` is a statement that sets part `p` of peer `i`; elements have `size` bytes. */
 #define COLL_V(fn, params, dt, ok, fill, ...) \
     PUBLIC ncclResult_t fn params \
     { \
