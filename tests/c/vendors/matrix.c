@@ -280,7 +280,8 @@ static void try(const struct what *w, flagosStream_t stream, int first, int last
         if (result != flagosNotSupported)
             FAIL("%s of type %d, op %d gave %d: %s", kind_names[w->kind], w->dtype, w->op, result, ERROR());
         CHECK(*ERROR());
-        EQUAL(vendor_calls(), before);
+        if (w->kind != SELF) /* a group that is open is made to fail by a call */
+            EQUAL(vendor_calls(), before);
         return;
     }
     for (int c = first; c <= last; c++)

@@ -57,7 +57,9 @@ fn check_maps(fact: &Fact, outcome: &Outcome) {
                 let what = format!("{kind} {dtype} {op}");
                 let spans = outcome.between(&what);
                 assert_eq!(spans.len(), 2, "{what}");
-                for calls in spans {
+                for mut calls in spans {
+                    // A group that is open already is made to fail by a call that does nothing.
+                    calls.retain(|c| !c.args.starts_with("(nil), (nil), 0, "));
                     let got: Vec<_> = calls.iter().filter_map(|c| numbers(fact, c)).collect();
                     assert_eq!(got.is_empty(), !supported, "{} {what}: {calls:?}", fact.key);
                     for (dtypes, redop) in got {
