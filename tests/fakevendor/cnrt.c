@@ -77,7 +77,7 @@ CALL(cnrtQueueQuery, (cnrtQueue_t q), 0, core->stream_query(S(q)), "%p", P(q))
 CALL(cnrtQueueWaitNotifier, (cnrtNotifier_t n, cnrtQueue_t q, unsigned int flag), good(!flag), core->stream_wait(S(q), E(n)),
      "%p, %p, %u", P(n), P(q), flag)
 CALL(cnrtNotifierCreateWithFlags, (cnrtNotifier_t * n, unsigned int flags), good(n && flags < 8),
-     core->event_create((cudaEvent_t *)n, flags & 2 ? cudaEventDisableTiming : 0), "%p, %u", P(n && !res ? *n : NULL), flags)
+     core->event_create((cudaEvent_t *)n, flags & 6 ? cudaEventDisableTiming : 0), "%p, %u", P(n && !res ? *n : NULL), flags)
 CALL(cnrtNotifierDestroy, (cnrtNotifier_t n), 0, core->event_destroy(E(n)), "%p", P(n))
 CALL(cnrtPlaceNotifier, (cnrtNotifier_t n, cnrtQueue_t q), 0, core->event_record(E(n), S(q)), "%p, %p", P(n), P(q))
 CALL(cnrtPlaceNotifierWithFlags, (cnrtNotifier_t n, cnrtQueue_t q, unsigned int flags), good(!flags),
@@ -98,6 +98,9 @@ CALL(cnrtMemsetAsync, (void *p, int v, size_t n, cnrtQueue_t q), 0, core->memset
 CALL(cnrtInvokeHostFunc, (cnrtQueue_t q, cnrtHostFn_t fn, void *arg), good(fn != NULL), core->host_func(S(q), fn, arg), "%p, %p",
      P(q), arg)
 
+CALL(cnrtNotifierElapsedTime, (cnrtNotifier_t a, cnrtNotifier_t b, float *ms), 0, core->event_elapsed(ms, E(a), E(b)), "%p, %p", P(a),
+     P(b))
+
 /* Not reached yet has another number than a queue at work. */
 EXPORT cnrtRet_t cnrtQueryNotifier(cnrtNotifier_t n)
 {
@@ -106,6 +109,22 @@ EXPORT cnrtRet_t cnrtQueryNotifier(cnrtNotifier_t n)
     if (res == cnrtErrorNotReady)
         res = cnrtErrorBusy;
     LEAVE(cnrtQueryNotifier, cnrtRet_t, "%p", P(n));
+}
+
+EXPORT cnrtRet_t cnrtPointerGetAttributes(cnrtPointerAttributes_t *a, const void *p)
+{
+    ENTER(cnrtPointerGetAttributes);
+    struct fk_memory m;
+    STEP(good(a != NULL));
+    if (!res) {
+        memset(a, 0, sizeof *a);
+        if (core->lookup(p, &m)) {
+            a->type = m.type == cudaMemoryTypeHost ? cnrtMemTypeHost : cnrtMemTypeDevice;
+            a->device = m.device;
+            a->devicePointer = (void *)p;
+        }
+    }
+    LEAVE(cnrtPointerGetAttributes, cnrtRet_t, "%p", p);
 }
 
 EXPORT cnrtRet_t cnrtGetPeerAccessibility(unsigned int *can, int device, int peer)
@@ -136,4 +155,19 @@ EXPORT cnrtRet_t cnrtGetLastError(void)
     t_last = 0;
     fk_log("cnrtGetLastError", res, "%s", "");
     return (cnrtRet_t)res;
+}
+
+EXPORT const char *cnrtGetErrorStr(cnrtRet_t code)
+{
+    switch (code) {
+    case cnrtSuccess: return "success";
+    case cnrtErrorArgsInvalid: return "an argument is not valid";
+    case cnrtErrorNoMem: return "no memory is left";
+    case cnrtErrorNotReady: return "the work is not over yet";
+    case cnrtErrorBusy: return "the device is busy";
+    case cnrtErrorDeviceInvalid: return "there is no such device";
+    case cnrtErrorHandleInvalid: return "a handle is not valid";
+    case cnrtErrorNoDevice: return "there is no device";
+    default: return "unknown error";
+    }
 }

@@ -1,5 +1,5 @@
 /* Stand-in of HCCL (Ascend): libhccl.so as it is up to 8.3, with everything in it. With -DFAKE_HCOMM it is libhcomm.so as it is
- * from 8.5 on: communicators only (the operations are hccl_ops.c). With -DFAKE_HCCL_GROUPS there are groups, as from 9.0 on. */
+ * from 8.5 on: communicators and groups only (the operations are hccl_ops.c). */
 #define _GNU_SOURCE
 #define FAKE_SENDS_WAIT
 #include "hccl_split.h"
@@ -24,13 +24,13 @@ static int translate(ncclResult_t r)
     }
 }
 
-static const struct type types[] = {
+static const struct element types[] = {
     {HCCL_DATA_TYPE_INT8, ncclInt8, 1}, {HCCL_DATA_TYPE_INT16, ncclUint8, 2}, {HCCL_DATA_TYPE_INT32, ncclInt32, 1},
     {HCCL_DATA_TYPE_FP16, ncclFloat16, 1}, {HCCL_DATA_TYPE_FP32, ncclFloat32, 1}, {HCCL_DATA_TYPE_INT64, ncclInt64, 1},
     {HCCL_DATA_TYPE_UINT64, ncclUint64, 1}, {HCCL_DATA_TYPE_UINT8, ncclUint8, 1}, {HCCL_DATA_TYPE_UINT16, ncclUint8, 2},
     {HCCL_DATA_TYPE_UINT32, ncclUint32, 1}, {HCCL_DATA_TYPE_FP64, ncclFloat64, 1}, {HCCL_DATA_TYPE_BFP16, ncclBfloat16, 1},
 };
-static const struct type *type_of(HcclDataType t) { return find_type(types, sizeof types / sizeof *types, (int)t); }
+static const struct element *element_of(HcclDataType t) { return find_element(types, sizeof types / sizeof *types, (int)t); }
 
 /* What A2 and A3 reduce. (They reduce INT16 too, but not this stand-in.) */
 static int reducible(HcclDataType t, HcclReduceOp op)
@@ -66,7 +66,7 @@ static int good_call(HcclComm c, aclrtStream st)
 
 static int good_buffer(const void *p, uint64_t n, HcclDataType dt)
 {
-    const struct type *t = type_of(dt);
+    const struct element *t = element_of(dt);
     if (!t)
         return HCCL_E_NOT_SUPPORT;
     if (!p && n)
@@ -92,7 +92,6 @@ static int good_in_group(int what)
     return what == BATCH || seen == (P2P | COLLECTIVE) ? HCCL_E_NOT_SUPPORT : 0;
 }
 
-#ifdef FAKE_HCCL_GROUPS
 EXPORT HcclResult HcclGroupStart(void)
 {
     ENTER(HcclGroupStart);
@@ -110,7 +109,6 @@ EXPORT HcclResult HcclGroupEnd(void)
     STEP(r);
     LEAVE(HcclGroupEnd, HcclResult, "%s", "");
 }
-#endif
 
 /* ---- communicators ---- */
 
@@ -302,7 +300,7 @@ EXPORT const char *HcclGetErrorString(HcclResult code)
 /* Hands an operation to the engine. */
 static int put(enum kind kind, const void *s, void *r, uint64_t n, HcclDataType dt, int op, uint32_t peer, HcclComm c, aclrtStream st)
 {
-    const struct type *t = type_of(dt);
+    const struct element *t = element_of(dt);
     int res = good_in_group(kind >= SEND ? P2P : COLLECTIVE);
     STEP(peer > INT_MAX ? HCCL_E_PARA : 0);
     if (res) {
@@ -360,7 +358,7 @@ OP HcclResult HcclReduceScatterV(void *s, const void *sc, const void *sd, void *
     STEP(((const uint64_t *)sc)[ROOT(c)] == n ? 0 : HCCL_E_PARA);
     if (!res) {
         const uint64_t *counts = sc, *displs = sd;
-        size_t es = sizes[type_of(t)->dt];
+        size_t es = sizes[element_of(t)->dt];
         together();
         for (int i = 0; i < ((struct fk_comm *)c)->nranks; i++)
             STEP(put(REDUCE, (char *)s + displs[i] * es, r, counts[i], t, (int)op, (uint32_t)i, c, st));
@@ -416,7 +414,7 @@ OP HcclResult HcclAllGatherV(void *s, uint64_t n, void *r, const void *rc, const
         size_t *counts = calloc(2 * (size_t)ranks, sizeof *counts);
         for (int i = 0; i < ranks; i++)
             counts[i] = n;
-        res = translate(exchange(c, (struct blocks){s, counts, counts + ranks}, (struct blocks){r, rc, rd}, type_of(t), false, st));
+        res = translate(exchange_blocks(c, (struct blocks){s, counts, counts + ranks}, (struct blocks){r, rc, rd}, element_of(t), false, st));
         free(counts);
     }
     LEAVE(HcclAllGatherV, HcclResult, "%p, %llu, %p, %s, %s, %d, comm=%p, stream=%p", s, (LL)n, r, LIST(rc, c), LIST(rd, c), (int)t,
@@ -464,7 +462,7 @@ OP HcclResult HcclAlltoAllV(const void *s, const void *sc, const void *sd, HcclD
     STEP(good_buffer(r, 0, rtype));
     STEP(stype == rtype ? 0 : HCCL_E_PARA);
     STEP(good_in_group(COLLECTIVE));
-    ENGINE(exchange(c, (struct blocks){s, sc, sd}, (struct blocks){r, rc, rd}, type_of(stype), false, st));
+    ENGINE(exchange_blocks(c, (struct blocks){s, sc, sd}, (struct blocks){r, rc, rd}, element_of(stype), false, st));
     LEAVE(HcclAlltoAllV, HcclResult, "%p, %s, %s, %d, %p, %s, %s, %d, comm=%p, stream=%p", s, LIST(sc, c), LIST(sd, c), (int)stype, r,
           LIST(rc, c), LIST(rd, c), (int)rtype, c, st);
 }
@@ -490,7 +488,7 @@ OP HcclResult HcclBatchSendRecv(HcclSendRecvItem *items, uint32_t n, HcclComm c,
         for (uint32_t i = 0; i < n; i++) {
             HcclSendRecvItem *x = &items[i];
             bool out = x->sendRecvType == HCCL_SEND;
-            const struct type *t = type_of(x->dataType);
+            const struct element *t = element_of(x->dataType);
             STEP(translate(note(submit(out ? SEND : RECV, out ? x->buf : NULL, out ? NULL : x->buf, x->count * t->times, t->dt, 0,
                                        x->remoteRank > INT_MAX ? -1 : (int)x->remoteRank, c, st))));
         }

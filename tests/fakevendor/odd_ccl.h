@@ -37,10 +37,10 @@ static int translate(ncclResult_t r);
     fk_log(#fn, res, __VA_ARGS__); \
     return (type)res
 
-/* A type in a library's numbers. The engine has no name for some, which it moves as several elements, and can't reduce. */
-struct type { int value; ncclDataType_t dt; unsigned times; };
+/* A type of elements in a library's numbers. The engine has no name for some, which it moves as several elements, and can't reduce. */
+struct element { int value; ncclDataType_t dt; unsigned times; };
 
-static const struct type *find_type(const struct type *table, size_t n, int value)
+__attribute__((unused)) static const struct element *find_element(const struct element *table, size_t n, int value)
 {
     for (size_t i = 0; i < n; i++)
         if (table[i].value == value)
@@ -81,7 +81,7 @@ __attribute__((unused)) static ncclResult_t go(ncclResult_t r)
 
 /* One rank's part of an exchange of blocks of different sizes: `at` gives the i-th block's address and count. */
 struct blocks { const char *base; const size_t *counts, *displs; };
-__attribute__((unused)) static ncclResult_t exchange(struct fk_comm *c, struct blocks out, struct blocks in, const struct type *t,
+__attribute__((unused)) static ncclResult_t exchange_blocks(struct fk_comm *c, struct blocks out, struct blocks in, const struct element *t,
                                                      bool skip_empty, cudaStream_t s)
 {
     ncclResult_t r = ncclSuccess;

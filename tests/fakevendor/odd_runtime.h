@@ -43,6 +43,11 @@ static void fk_check_alive(const char *name)
         core->check_alive(name);
 }
 
+#ifdef FAKE_VENDOR
+EXPORT const char *fake_vendor_name(void);
+EXPORT const char *fake_vendor_name(void) { return FAKE_VENDOR; }
+#endif
+
 /* Given by each runtime: its number for one of the machine's. */
 static int translate(int code);
 

@@ -68,6 +68,7 @@ CALL(txEventDestroy, (txEvent_t e), 0, core->event_destroy(e), "%p", e)
 CALL(txEventRecord, (txEvent_t e, txStream_t s), 0, core->event_record(e, s), "%p, %p", e, s)
 CALL(txEventSynchronize, (txEvent_t e), 0, core->event_query(e, true), "%p", e)
 CALL(txEventQuery, (txEvent_t e), 0, core->event_query(e, false), "%p", e)
+CALL(txEventElapsedTime, (float *ms, txEvent_t a, txEvent_t b), 0, core->event_elapsed(ms, a, b), "%p, %p", a, b)
 CALL(txMalloc, (void **p, uint64_t n), good(p && n), core->mem_alloc(p, n, cudaMemoryTypeDevice, true), "%p, %llu",
      p && !res ? *p : NULL, (unsigned long long)n)
 CALL(txMallocHost, (void **p, uint64_t n), good(p && n), core->mem_alloc(p, n, cudaMemoryTypeHost, true), "%p, %llu",

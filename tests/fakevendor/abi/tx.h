@@ -38,6 +38,7 @@ txError_t txEventDestroy(txEvent_t event);
 txError_t txEventRecord(txEvent_t event, txStream_t stream);
 txError_t txEventSynchronize(txEvent_t event);
 txError_t txEventQuery(txEvent_t event);
+txError_t txEventElapsedTime(float *ms, txEvent_t start, txEvent_t end);
 txError_t txMalloc(void **ptr, uint64_t size);
 txError_t txMallocHost(void **ptr, uint64_t size);
 txError_t txFree(void *ptr);
