@@ -380,6 +380,27 @@ impl Driver {
         ))
     }
 
+    /// Whether NULL is a stream.
+    pub(crate) fn has_null_stream(&self) -> bool {
+        self.row.null_stream
+    }
+
+    /// Runs work that waits for what it puts on a stream: on this one, or where NULL is no stream of
+    /// the runtime's, on one of its own.
+    pub(crate) fn on_some_stream<T>(
+        &self,
+        stream: RawStream,
+        work: impl FnOnce(RawStream) -> Result<T>,
+    ) -> Result<T> {
+        if self.row.null_stream || !stream.raw().is_null() {
+            return work(stream);
+        }
+        let own = self.stream_create()?;
+        let result = work(own.handle());
+        let destroyed = self.stream_destroy(own);
+        result.and_then(|value| destroyed.map(|()| value))
+    }
+
     /// The handle of a stream, if the runtime takes it.
     fn handle(&self, stream: RawStream) -> Result<*mut c_void> {
         if stream.raw().is_null() && !self.row.null_stream {
@@ -1099,6 +1120,19 @@ impl Driver {
         let things = [stream.thing(), memory[0], memory[1]];
         if let Some(runtime) = &self.runtime {
             let copy = runtime.memcpy_async.ok_or_else(|| self.lacks(suffix))?;
+            let kind = match (kind, self.enums.copy[kind as usize]) {
+                // A runtime that can't find it out by itself.
+                (CopyKind::Default, None) => match self.direction(to, from)? {
+                    Some(kind) => kind,
+                    None => {
+                        self.stream_synchronize(stream)?;
+                        // SAFETY: both are host memory, and what the stream had before is done.
+                        unsafe { ptr::copy(from.cast::<u8>(), to.cast::<u8>(), bytes) };
+                        return Ok(());
+                    }
+                },
+                (kind, _) => kind,
+            };
             let number = self.enums.copy[kind as usize].ok_or_else(|| {
                 let what = format!("the number of {} for a copy {kind}", self.name(suffix));
                 self.untold(&what, COPY_NAMES[kind as usize])
@@ -1115,6 +1149,29 @@ impl Driver {
         // SAFETY: as above; the driver finds the kind out from the addresses.
         let code = unsafe { copy(to, from, bytes, handle) };
         self.check(suffix, code)
+    }
+
+    /// The direction of a copy between two addresses; `None` from host to host.
+    fn direction(&self, to: *const c_void, from: *const c_void) -> Result<Option<CopyKind>> {
+        Ok(match (self.on_device(to)?, self.on_device(from)?) {
+            (true, true) => Some(CopyKind::DeviceToDevice),
+            (true, false) => Some(CopyKind::HostToDevice),
+            (false, true) => Some(CopyKind::DeviceToHost),
+            (false, false) => None,
+        })
+    }
+
+    /// Whether the host can't use an address by itself. Where the driver can't tell whose memory it
+    /// is, the kernel says whether the host can read it.
+    pub(crate) fn on_device(&self, pointer: *const c_void) -> Result<bool> {
+        let by_kernel = || crate::sys::memory::readable(pointer).map(|readable| !readable);
+        match self.pointer_owner(pointer) {
+            // It may be known on another device.
+            Ok(PointerOwner::Unregistered) if self.device_scoped() => by_kernel(),
+            Ok(owner) => Ok(matches!(owner, PointerOwner::Device(_))),
+            Err(error) if error.code() == Code::NotSupported => by_kernel(),
+            Err(error) => Err(error),
+        }
     }
 
     /// Copies from a device to the host and waits, on a stream of its own, so that no stream of the

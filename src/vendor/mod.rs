@@ -80,8 +80,6 @@ pub(crate) struct Quirks {
     pub(crate) needs_device: bool,
     /// Communicators can't be initialised at once, or only in the same order everywhere.
     pub(crate) serial_init: bool,
-    /// The null stream is a valid stream.
-    pub(crate) null_stream: bool,
     /// How groups are made.
     pub(crate) groups: Groups,
     /// Messages go over communicators of two ranks each.
@@ -95,7 +93,6 @@ impl Quirks {
     pub(crate) const NONE: Quirks = Quirks {
         needs_device: false,
         serial_init: false,
-        null_stream: true,
         groups: Groups::Library,
         pair_messages: false,
         broken_gather: false,

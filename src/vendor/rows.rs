@@ -601,7 +601,6 @@ static ASCEND: Vendor = Vendor {
         shape: Shape::Adapted(hccl::adapt, hccl::declarations),
         quirks: Quirks {
             serial_init: true,
-            null_stream: false,
             groups: Groups::Kept,
             ..Quirks::NONE
         },
