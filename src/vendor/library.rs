@@ -176,6 +176,10 @@ fn numbers<const N: usize>(
     numbers
 }
 
+/// Bytes behind an id that its library must leave alone, and what they are.
+const SPARE_BYTES: usize = 8192;
+const SPARE: u8 = 0x5a;
+
 impl Library {
     /// The number in [`Library::dtypes`] and [`Library::redops`] of what the library doesn't have.
     pub(crate) const UNSUPPORTED: c_int = -1;
@@ -457,10 +461,24 @@ impl Library {
                 id.copy_from_slice(&fixed.0);
                 result
             }
-            // SAFETY: the function fills as many bytes as the vendor's id has.
-            Bootstrap::ByPointer(get, _) => unsafe { get(id.as_mut_ptr()) },
+            Bootstrap::ByPointer(get, _) => {
+                // The size may be the user's word: what is too small must not cost memory of others.
+                id.resize(self.id_bytes + SPARE_BYTES, SPARE);
+                // SAFETY: the function fills as many bytes as the vendor's id has.
+                unsafe { get(id.as_mut_ptr()) }
+            }
         };
         self.check("GetUniqueId", result, ptr::null_mut())?;
+        if let Some(last) = id[self.id_bytes..].iter().rposition(|byte| *byte != SPARE) {
+            return Err(Error::internal(format!(
+                "{} wrote an id of at least {} bytes ({}), not {}",
+                self.row.title,
+                self.id_bytes + last + 1,
+                self.path().display(),
+                self.id_bytes
+            )));
+        }
+        id.truncate(self.id_bytes);
         Ok(id)
     }
 
@@ -657,7 +675,6 @@ pub(super) fn in_shape(
     missing.extend(NEEDED.iter().filter(|need| match **need {
         "GetUniqueId" => symbols.get_unique_id.is_none(),
         "CommInitRank" => symbols.comm_init_rank.is_none(),
-        "GetErrorString" => symbols.get_error_string.is_none(),
         "Broadcast" => symbols.broadcast.is_none(),
         "GroupStart" => symbols.group_start.is_none(),
         _ => symbols.group_end.is_none(),

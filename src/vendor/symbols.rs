@@ -277,7 +277,6 @@ functions! {
 pub(crate) const NEEDED: &[&str] = &[
     "GetUniqueId",
     "CommInitRank",
-    "GetErrorString",
     "Broadcast",
     "GroupStart",
     "GroupEnd",

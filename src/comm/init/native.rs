@@ -232,8 +232,16 @@ fn probe(
             // Several ids of ours mean several roots of the vendor's, one on each of the first ranks.
             if (comm.rank() as usize) < roots(spec, library) {
                 let library: &'static Library = library;
+                let device = comm.device;
                 let work = move || {
-                    match library.unique_id() {
+                    // HCCL's needs a device.
+                    let made = load::process_driver().and_then(|driver| {
+                        if let Some(driver) = driver {
+                            driver.prepare_thread(device)?;
+                        }
+                        library.unique_id()
+                    });
+                    match made {
                         Ok(id) => own.id = id,
                         Err(error) => own.reason = error.text().to_owned(),
                     }

@@ -262,7 +262,8 @@ pub const FACTS: &[Fact] = &[
         numbers: Some((
             "FLAGOSCOMM_TSINGMICRO_NUMBERS",
             "int8=100,uint8=101,int32=102,uint32=103,int64=104,uint64=105,float16=106,float32=107,float64=108,\
-             bfloat16=109,sum=100,prod=101,max=102,min=103,avg=104",
+             bfloat16=109,sum=100,prod=101,max=102,min=103,avg=104,not_ready=73,copy_host_to_device=1,\
+             copy_device_to_host=2,copy_device_to_device=3",
         )),
         init: ["tcclCommInitRank", "tcclGetUniqueId"],
         device: ["txGetDevice", "txSetDevice"],
@@ -286,9 +287,9 @@ pub const FACTS: &[Fact] = &[
             ("HcclRecv", &[2]),
             ("HcclBatchSendRecv", &[]),
         ],
-        dtypes: [0, 7, 2, 9, 5, 6, 3, 4, 10, 11, NONE, NONE],
+        dtypes: [0, 7, 2, 9, 5, 6, 3, 4, 10, 11, 15, 16],
         redops: NO_AVG,
-        unreduced: &[1, 3, 5, 8],
+        unreduced: &[1, 3, 5, 8, 10, 11],
         not_reduced: &[(9, 1)],
         results: &[
             (1, ARGUMENT),
@@ -405,13 +406,13 @@ pub const FACTS: &[Fact] = &[
             ("bkcl_recv", &[4]),
         ],
         // The stand-in's; the real ones are not published.
-        dtypes: [NONE, 0, 1, NONE, 2, NONE, 3, 4, 5, 6, NONE, NONE],
-        redops: ALL_OPS,
+        dtypes: [NONE, 3, 5, NONE, 8, NONE, 13, 21, 34, 55, NONE, NONE],
+        redops: [4, 9, 2, 7, 6],
         results: &[(1, CCL), (4, CCL), (77, CCL)],
         numbers: Some((
             "FLAGOSCOMM_KUNLUNXIN_NUMBERS",
-            "uint8=0,int32=1,int64=2,float16=3,float32=4,float64=5,bfloat16=6,sum=0,prod=1,max=2,min=3,avg=4,\
-             id_bytes=128",
+            "uint8=3,int32=5,int64=8,float16=13,float32=21,float64=34,bfloat16=55,sum=4,prod=9,max=2,min=7,avg=6,\
+             id_bytes=1024",
         )),
         init: ["bkcl_init_rank", "bkcl_get_unique_id"],
         files: &["libbkcl.so"],
