@@ -162,6 +162,18 @@ impl Scenario {
         self
     }
 
+    /// The same in place of all folders that were named before.
+    pub fn over_instead(mut self, dir: &Path) -> Self {
+        self.libraries = vec![dir.to_owned()];
+        self
+    }
+
+    /// Without a variable that was given before.
+    pub fn unset(mut self, name: &str) -> Self {
+        self.env.retain(|(_, n, _)| n != name);
+        self
+    }
+
     /// Runs it, however it ends.
     ///
     /// # Panics

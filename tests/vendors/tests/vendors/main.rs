@@ -4,4 +4,8 @@
 //! The programs are those of `tests/c/vendors`. The stand-ins prove dispatch and ABI, not the vendor.
 
 mod facts;
+mod flagcx;
 mod matrix;
+mod perf;
+mod reports;
+mod turns;
