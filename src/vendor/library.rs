@@ -694,12 +694,7 @@ pub(super) fn in_shape(
 /// Whether an open library is the row's at all.
 fn identify(row: &Ccl, lib: &Lib) -> std::result::Result<(), Refusal> {
     let mut probe = Resolver::new(lib, row.companions);
-    if probe.find(row.fingerprint).is_none() {
-        return Err(Refusal::new(match probe.strays().first() {
-            Some(stray) => format!("it is not {}: {stray}", row.title),
-            None => format!("it is not {}: it has no {}", row.title, row.fingerprint),
-        }));
-    }
+    // Whose it is says more than that it is not this one's.
     for (name, whose) in row.strangers {
         if probe.find(name).is_some() {
             return Err(Refusal::new(format!(
@@ -707,6 +702,12 @@ fn identify(row: &Ccl, lib: &Lib) -> std::result::Result<(), Refusal> {
                 row.title
             )));
         }
+    }
+    if probe.find(row.fingerprint).is_none() {
+        return Err(Refusal::new(match probe.strays().first() {
+            Some(stray) => format!("it is not {}: {stray}", row.title),
+            None => format!("it is not {}: it has no {}", row.title, row.fingerprint),
+        }));
     }
     let needed = match row.stranger_needs {
         [] => Vec::new(),
