@@ -30,14 +30,17 @@ impl Env {
                 env.vars.insert(var.name.to_string(), value);
             }
         }
-        for vendor in vendor::VENDORS {
-            for of in [OverrideOf::Library, OverrideOf::Driver] {
-                if let Some(path) = config::override_path(vendor.key, of) {
-                    env.vars
-                        .insert(config::override_name(vendor.key, of), path.into_os_string());
-                }
+        let mut overridden = |key, of| {
+            if let Some(path) = config::override_path(key, of) {
+                env.vars
+                    .insert(config::override_name(key, of), path.into_os_string());
             }
+        };
+        for vendor in vendor::VENDORS {
+            overridden(vendor.key, OverrideOf::Library);
+            overridden(vendor.key, OverrideOf::Driver);
         }
+        overridden(vendor::FLAGCX.key, OverrideOf::Library);
         env
     }
 

@@ -105,7 +105,7 @@ fn missing_functions_hurt_nothing_else_and_are_named() {
             assert_eq!(outcome.said("async"), "0 0");
             assert!(outcome.said("finalize").starts_with('0'));
             assert!(outcome.said("destroy").starts_with('0'));
-            let required = [fact.five[0], fact.init[0]];
+            let required = [fact.five[1], fact.five[4]];
             let builder = fact.builder().omit(required[0]).omit(required[1]);
             let run = init_over(fact, &builder.build()).env("FLAGOSCOMM_TIERS", "native");
             let outcome = run.ok();
