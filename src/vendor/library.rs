@@ -45,6 +45,12 @@ pub(crate) enum Bootstrap {
         unsafe extern "C" fn(*mut u8) -> RawResult,
         unsafe extern "C" fn(*mut CommPtr, c_int, *const u8, c_int) -> RawResult,
     ),
+    /// As by pointer, but all ranks of a process are made by one call: the last argument says how
+    /// many there are.
+    Together(
+        unsafe extern "C" fn(*mut u8) -> RawResult,
+        unsafe fn(*mut CommPtr, c_int, *const u8, c_int, usize) -> RawResult,
+    ),
 }
 
 /// A message to or from a peer, in the vendor's numbers.
@@ -461,7 +467,7 @@ impl Library {
                 id.copy_from_slice(&fixed.0);
                 result
             }
-            Bootstrap::ByPointer(get, _) => {
+            Bootstrap::ByPointer(get, _) | Bootstrap::Together(get, _) => {
                 // The size may be the user's word: what is too small must not cost memory of others.
                 id.resize(self.id_bytes + SPARE_BYTES, SPARE);
                 // SAFETY: the function fills as many bytes as the vendor's id has.
@@ -509,12 +515,14 @@ impl Library {
         options.buffer(self.row, self.version)
     }
 
-    /// Makes a communicator. The calling thread's device becomes its device.
+    /// Makes a communicator. The calling thread's device becomes its device. `here`: how many of its
+    /// ranks are in this process, each of which calls this on a thread of its own.
     pub(crate) fn init_rank(
         &'static self,
         nranks: i32,
         id: &[u8],
         rank: i32,
+        here: usize,
         options: &CommOptions,
     ) -> Result<(VendorComm, Progress)> {
         self.check_id(id)?;
@@ -542,6 +550,11 @@ impl Library {
             (Bootstrap::ByPointer(_, init), _) => {
                 // SAFETY: as above; the id has the size that the vendor's has.
                 let result = unsafe { init(slot.out(), nranks, id.as_ptr(), rank) };
+                ("CommInitRank", result)
+            }
+            (Bootstrap::Together(_, init), _) => {
+                // SAFETY: as above.
+                let result = unsafe { init(slot.out(), nranks, id.as_ptr(), rank, here) };
                 ("CommInitRank", result)
             }
         };

@@ -417,7 +417,8 @@ OP HcclResult HcclAllGatherV(void *s, uint64_t n, void *r, const void *rc, const
         size_t *counts = calloc(2 * (size_t)ranks, sizeof *counts);
         for (int i = 0; i < ranks; i++)
             counts[i] = n;
-        res = translate(exchange_blocks(c, (struct blocks){s, counts, counts + ranks}, (struct blocks){r, rc, rd}, element_of(t), false, st));
+        struct blocks out = {s, counts, counts + ranks}, in = {r, rc, rd};
+        res = translate(exchange_blocks(c, out, in, element_of(t), false, st));
         free(counts);
     }
     LEAVE(HcclAllGatherV, HcclResult, "%p, %llu, %p, %s, %s, %d, comm=%p, stream=%p", s, (LL)n, r, LIST(rc, c), LIST(rd, c), (int)t,

@@ -2,6 +2,9 @@
  * functions named nccl* are hidden, and its engine is used through its static functions. */
 #ifndef FAKE_ODD_CCL_H
 #define FAKE_ODD_CCL_H
+#ifdef FAKE_BARE
+#error "libraries with a shape of their own always do their work"
+#endif
 #define PUBLIC __attribute__((visibility("hidden")))
 #define EXPORT __attribute__((visibility("default")))
 #ifndef FAKE_MACHINE

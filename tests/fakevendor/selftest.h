@@ -60,6 +60,13 @@ static inline void two_ranks(bool processes, void *(*fn)(void *), void *args, si
     fflush(stdout);
 }
 
+/* For a stream: keeps it at work until the flag is set. */
+static inline void wait_for_flag(void *flag)
+{
+    while (!*(volatile int *)flag)
+        usleep(1000);
+}
+
 static inline void *in_thread(void *(*fn)(void *), void *arg)
 {
     pthread_t t;

@@ -97,7 +97,8 @@ static void *rank_main(void *arg)
     EXPECT(b[1], 3 * rank + 1);
     EXPECT(b[4], 10 + 3 * rank + 1);
     /* rank 0 sends 1 to itself and 2 to 1, rank 1 sends 3 to 0 and none to itself */
-    static const uint64_t sc[2][2] = {{1, 2}, {3, 0}}, sd[2][2] = {{5, 0}, {1, 0}}, rc[2][2] = {{1, 3}, {2, 0}}, rd[2][2] = {{0, 1}, {4, 0}};
+    static const uint64_t sc[2][2] = {{1, 2}, {3, 0}}, sd[2][2] = {{5, 0}, {1, 0}};
+    static const uint64_t rc[2][2] = {{1, 3}, {2, 0}}, rd[2][2] = {{0, 1}, {4, 0}};
     OK(HcclAlltoAllV(da, sc[rank], sd[rank], HCCL_DATA_TYPE_INT32, db, rc[rank], rd[rank], HCCL_DATA_TYPE_INT32, c, s));
     OK(aclrtSynchronizeStream(s));
     download(b, db, sizeof b);
@@ -125,7 +126,8 @@ static void *rank_main(void *arg)
         OK(HcclSend(d, 1, HCCL_DATA_TYPE_INT64, 1, c, s));
     else
         OK(HcclRecv(e, 1, HCCL_DATA_TYPE_INT64, 0, c, s));
-    HcclSendRecvItem items[2] = {{HCCL_SEND, d, 1, HCCL_DATA_TYPE_INT64, (uint32_t)peer}, {HCCL_RECV, dy, 1, HCCL_DATA_TYPE_INT64, (uint32_t)peer}};
+    HcclSendRecvItem items[2] = {{HCCL_SEND, d, 1, HCCL_DATA_TYPE_INT64, (uint32_t)peer},
+                                 {HCCL_RECV, dy, 1, HCCL_DATA_TYPE_INT64, (uint32_t)peer}};
     OK(HcclBatchSendRecv(items, 2, c, s));
     OK(aclrtSynchronizeStream(s));
     if (rank) {
@@ -142,7 +144,9 @@ static void *rank_main(void *arg)
     OK(aclrtCreateEventExWithFlag(&ev, ACL_EVENT_SYNC));
     OK(aclrtCreateEvent(&timed));
     EXPECT(aclrtCreateEventWithFlag(&ev, 64), FAKE_ACL_PARAM);
+    int go = 0;
     if (rank == 0) {
+        OK(aclrtLaunchHostFunc(s, wait_for_flag, &go));
         OK(HcclRecv(e, 1, HCCL_DATA_TYPE_INT64, 1, c, s));
         OK(aclrtRecordEvent(ev, s));
         OK(aclrtStreamWaitEvent(s2, ev));
@@ -159,8 +163,8 @@ static void *rank_main(void *arg)
         OK(aclrtMemcpy(none, 8, &rank, 4, ACL_MEMCPY_HOST_TO_DEVICE)); /* waits for no other stream */
         OK(aclrtMemcpy(&word, 4, none, 4, ACL_MEMCPY_DEFAULT));
         OK(word);
+        go = 1;
     } else {
-        usleep(100000);
         OK(HcclSend(d, 1, HCCL_DATA_TYPE_INT64, 0, c, s));
         OK(aclrtRecordEvent(ev, s));
     }
@@ -198,7 +202,7 @@ static void *crossing(void *arg)
     usleep(300000);
     OK(aclrtStreamQuery(s, &st));
     EXPECT(st, 1);
-    usleep(300000); /* who ends takes what was sent with him */
+    usleep(1000000); /* who ends takes what was sent with him */
     return NULL;
 }
 
@@ -273,7 +277,7 @@ static void one_process(void)
     pthread_t t;
     OK(HcclGetRootInfo(&info[0]));
     OK(HcclGetRootInfo(&info[1]));
-    setenv("FAKE_INIT_TIMEOUT", "600", 1);
+    setenv("FAKE_INIT_TIMEOUT", "2000", 1);
     void *first;
     pthread_create(&t, NULL, init_alone, &info[0]);
     usleep(200000);

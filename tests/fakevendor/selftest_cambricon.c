@@ -80,7 +80,9 @@ static void operations(int rank, cnclComm_t c, cnrtQueue_t q)
     cnrtNotifier_t x;
     OK(cnrtQueueCreate(&q2));
     OK(cnrtNotifierCreateWithFlags(&x, 2));
+    int ready = 0;
     if (rank == 0) {
+        OK(cnrtInvokeHostFunc(q, wait_for_flag, &ready));
         OK(cnclRecv(e, 1, cnclInt64, 1, c, q));
         EXPECT(cnrtPlaceNotifier((cnrtNotifier_t)q, (cnrtQueue_t)x), cnrtErrorHandleInvalid);
         OK(cnrtPlaceNotifier(x, q));
@@ -90,8 +92,8 @@ static void operations(int rank, cnclComm_t c, cnrtQueue_t q)
         EXPECT(cnrtQueueQuery(q2), cnrtErrorNotReady);
         EXPECT(cnrtGetLastError(), cnrtErrorNotReady);
         OK(cnrtGetLastError());
+        ready = 1;
     } else {
-        usleep(100000);
         OK(cnclSend(d, 1, cnclInt64, 0, c, q));
         OK(cnrtPlaceNotifierWithFlags(x, q, 0));
     }
@@ -151,7 +153,7 @@ static void *init_one(void *arg)
 static void two_cliques(struct rank *me, bool same)
 {
     bool turned = me->rank && !same;
-    struct init x[2] = {{turned ? &me->second : &me->id, me->rank, 0}, {turned ? &me->id : &me->second, me->rank, 100000}};
+    struct init x[2] = {{turned ? &me->second : &me->id, me->rank, 0}, {turned ? &me->id : &me->second, me->rank, 300000}};
     pthread_t t[2];
     for (int i = 0; i < 2; i++)
         pthread_create(&t[i], NULL, init_one, &x[i]);
@@ -159,7 +161,7 @@ static void two_cliques(struct rank *me, bool same)
         for (int i = 0; i < 2; i++)
             pthread_join(t[i], NULL);
     else {
-        usleep(500000);
+        usleep(800000);
         EXPECT(pthread_tryjoin_np(t[0], NULL) != 0, 1);
         EXPECT(pthread_tryjoin_np(t[1], NULL) != 0, 1);
     }

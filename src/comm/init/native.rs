@@ -99,7 +99,7 @@ pub(super) fn native(
         true => Some(Turn::wait(&spec.ids[0].secret, channel, patience)?),
         false => None,
     };
-    let mut helper = VendorInit::start(comm, spec, library, ids)?;
+    let mut helper = VendorInit::start(comm, spec, library, infos, ids)?;
     let mut own: Option<Result<Native>> = None;
     let mut ready = || {
         let result = helper.poll()?;
@@ -238,13 +238,13 @@ fn probe(
                 let library: &'static Library = library;
                 let device = comm.device;
                 let work = move || {
-                    // HCCL's needs a device.
-                    let made = load::process_driver().and_then(|driver| {
-                        if let Some(driver) = driver {
+                    // Some make the id on the device.
+                    let made = (|| {
+                        if let Some(driver) = load::process_driver()? {
                             driver.prepare_thread(device)?;
                         }
                         library.unique_id()
-                    });
+                    })();
                     match made {
                         Ok(id) => own.id = id,
                         Err(error) => own.reason = error.text().to_owned(),
@@ -305,6 +305,13 @@ fn check_answers(comm: &VendorComm, nranks: i32, rank: i32, device: i32) -> Resu
     Ok(())
 }
 
+/// How many ranks are in the process of this one.
+fn ranks_here(infos: &[RankInfo], rank: u32) -> usize {
+    let process = |info: &RankInfo| (info.machine.clone(), info.pid_namespace, info.pid);
+    let own = process(&infos[rank as usize]);
+    infos.iter().filter(|info| process(info) == own).count()
+}
+
 /// The vendor's init on a helper thread, with the device set: it may hang, and can't be
 /// interrupted by anything but its own abort.
 struct VendorInit {
@@ -319,12 +326,14 @@ impl VendorInit {
         comm: &Comm,
         spec: &Spec,
         library: &'static Library,
+        infos: &[RankInfo],
         ids: Vec<Vec<u8>>,
     ) -> Result<VendorInit> {
         let (sender, result) = queue();
         let unwanted = Arc::new(AtomicBool::new(false));
         let options = vendor_options(&comm.options)?;
         let (nranks, rank, device) = (comm.nranks() as i32, comm.rank() as i32, comm.device);
+        let here = ranks_here(infos, comm.rank());
         let parent = spec.parent.clone();
         let abort = comm.abort.clone();
         let flag = Arc::clone(&unwanted);
@@ -358,7 +367,7 @@ impl VendorInit {
                     None if ids.len() > 1 => {
                         library.init_rank_scalable(nranks, rank, &ids, &options)?
                     }
-                    None => library.init_rank(nranks, &ids[0], rank, &options)?,
+                    None => library.init_rank(nranks, &ids[0], rank, here, &options)?,
                 };
                 while progress == Progress::Pending {
                     if flag.load(Ordering::Acquire) || abort.is_set() {
