@@ -1,7 +1,7 @@
 //! Operations: what a caller asks for, what is wrong with it, and the table through which a
 //! communicator's tier answers.
 
-use crate::error::{Error, Result, last};
+use crate::error::{Code, Error, Result, last};
 use crate::host::port::HostPort;
 use crate::types::{DataType, FIRST_CUSTOM_REDOP, OpKind, RedOp};
 use std::ffi::c_void;
@@ -382,7 +382,8 @@ extern "C" fn failed(noted: &Noted, kind: OpKind, result: i32) -> i32 {
     // SAFETY: written from a `&'static Target` by the short path.
     let target: &'static Target = unsafe { &*noted.target };
     guarded(target, || match target.native.explain(kind, result) {
-        None => result,
+        // The vendor's number for it need not be ours.
+        None => Code::InProgress as i32,
         Some(error) => {
             let mut call = Call::new(kind);
             (call.count, call.dtype, call.op, call.root) =

@@ -682,9 +682,17 @@ pub(crate) static TANG: DriverRow = DriverRow {
     title: "TANG runtime",
     library: "tang",
     prefix: "tang",
-    renames: &[("EventRecord", "tangEventRecordWithFlags")],
-    without: &["EventRecord", "PeekAtLastError", "RuntimeGetVersion"],
-    with: &["EventRecordWithFlags"],
+    renames: &[
+        ("EventRecord", "tangEventRecordWithFlags"),
+        ("HostAlloc", "tangMallocHost"),
+    ],
+    without: &[
+        "EventRecord",
+        "HostAlloc",
+        "PeekAtLastError",
+        "RuntimeGetVersion",
+    ],
+    with: &["EventRecordWithFlags", "MallocHost"],
     sonames: &["libtangrt_shared.so"],
     roots: &[Root::Folder("/usr/local/tangrt/targets/linux-x86_64/lib")],
     enums: Enums {

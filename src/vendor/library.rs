@@ -182,6 +182,10 @@ fn numbers<const N: usize>(
     numbers
 }
 
+/// Bytes behind an id that its library must leave alone, and what they are.
+const SPARE_BYTES: usize = 8192;
+const SPARE: u8 = 0x5a;
+
 impl Library {
     /// The number in [`Library::dtypes`] and [`Library::redops`] of what the library doesn't have.
     pub(crate) const UNSUPPORTED: c_int = -1;
@@ -463,12 +467,24 @@ impl Library {
                 id.copy_from_slice(&fixed.0);
                 result
             }
-            // SAFETY: the function fills as many bytes as the vendor's id has.
-            Bootstrap::ByPointer(get, _) | Bootstrap::Together(get, _) => unsafe {
-                get(id.as_mut_ptr())
-            },
+            Bootstrap::ByPointer(get, _) | Bootstrap::Together(get, _) => {
+                // The size may be the user's word: what is too small must not cost memory of others.
+                id.resize(self.id_bytes + SPARE_BYTES, SPARE);
+                // SAFETY: the function fills as many bytes as the vendor's id has.
+                unsafe { get(id.as_mut_ptr()) }
+            }
         };
         self.check("GetUniqueId", result, ptr::null_mut())?;
+        if let Some(last) = id[self.id_bytes..].iter().rposition(|byte| *byte != SPARE) {
+            return Err(Error::internal(format!(
+                "{} wrote an id of at least {} bytes ({}), not {}",
+                self.row.title,
+                self.id_bytes + last + 1,
+                self.path().display(),
+                self.id_bytes
+            )));
+        }
+        id.truncate(self.id_bytes);
         Ok(id)
     }
 
@@ -691,12 +707,7 @@ pub(super) fn in_shape(
 /// Whether an open library is the row's at all.
 fn identify(row: &Ccl, lib: &Lib) -> std::result::Result<(), Refusal> {
     let mut probe = Resolver::new(lib, row.companions);
-    if probe.find(row.fingerprint).is_none() {
-        return Err(Refusal::new(match probe.strays().first() {
-            Some(stray) => format!("it is not {}: {stray}", row.title),
-            None => format!("it is not {}: it has no {}", row.title, row.fingerprint),
-        }));
-    }
+    // Whose it is says more than that it is not this one's.
     for (name, whose) in row.strangers {
         if probe.find(name).is_some() {
             return Err(Refusal::new(format!(
@@ -704,6 +715,12 @@ fn identify(row: &Ccl, lib: &Lib) -> std::result::Result<(), Refusal> {
                 row.title
             )));
         }
+    }
+    if probe.find(row.fingerprint).is_none() {
+        return Err(Refusal::new(match probe.strays().first() {
+            Some(stray) => format!("it is not {}: {stray}", row.title),
+            None => format!("it is not {}: it has no {}", row.title, row.fingerprint),
+        }));
     }
     let needed = match row.stranger_needs {
         [] => Vec::new(),

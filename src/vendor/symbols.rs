@@ -323,7 +323,12 @@ pub(crate) fn function_names(row: &Ccl, suffix: &str) -> Vec<String> {
 
 /// The usual name of a function at a vendor.
 pub(crate) fn function_name(row: &Ccl, suffix: &str) -> String {
-    function_names(row, suffix).swap_remove(0)
+    let mut names = function_names(row, suffix);
+    match names.is_empty() {
+        // The library has no such function: what it is made of has failed.
+        true => format!("{}{suffix}", row.prefix),
+        false => names.swap_remove(0),
+    }
 }
 
 /// What the entries of a table are at a vendor, for the check against its C declarations. Entries

@@ -29,6 +29,9 @@ static const struct element types[] = {
     {HCCL_DATA_TYPE_FP16, ncclFloat16, 1}, {HCCL_DATA_TYPE_FP32, ncclFloat32, 1}, {HCCL_DATA_TYPE_INT64, ncclInt64, 1},
     {HCCL_DATA_TYPE_UINT64, ncclUint64, 1}, {HCCL_DATA_TYPE_UINT8, ncclUint8, 1}, {HCCL_DATA_TYPE_UINT16, ncclUint8, 2},
     {HCCL_DATA_TYPE_UINT32, ncclUint32, 1}, {HCCL_DATA_TYPE_FP64, ncclFloat64, 1}, {HCCL_DATA_TYPE_BFP16, ncclBfloat16, 1},
+#ifdef FAKE_HCOMM /* from 8.5 on */
+    {HCCL_DATA_TYPE_FP8E4M3, ncclUint8, 1}, {HCCL_DATA_TYPE_FP8E5M2, ncclUint8, 1},
+#endif
 };
 static const struct element *element_of(HcclDataType t) { return find_element(types, sizeof types / sizeof *types, (int)t); }
 

@@ -18,7 +18,7 @@ use crate::sys::handoff::{Nothing, Receiver, queue};
 use crate::vendor::comm::VendorComm;
 use crate::vendor::library::Progress;
 use crate::vendor::options::{CommOptions, Knob};
-use crate::vendor::{FLAGCX, Library};
+use crate::vendor::{self, FLAGCX, Library, Named};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -95,7 +95,7 @@ pub(super) fn native(
         .take(roots(spec, library))
         .map(|vote| vote.id)
         .collect();
-    let turn = match serial_init(library)? {
+    let turn = match serial_init(library, infos) {
         true => Some(Turn::wait(&spec.ids[0].secret, channel, patience)?),
         false => None,
     };
@@ -147,11 +147,14 @@ pub(super) fn native(
     }
 }
 
-/// Whether inits of this library have to take turns. FlagCX does what the vendor's library does.
-fn serial_init(library: &Library) -> Result<bool> {
-    let vendor = load::process_vendor()?.vendor;
-    let of_vendor = vendor.is_some_and(|vendor| vendor.ccl.quirks.serial_init);
-    Ok(library.row.quirks.serial_init || of_vendor && library.row.key == FLAGCX.key)
+/// Whether inits of this library have to take turns: the same answer on all ranks. FlagCX does what
+/// each rank's vendor's library does.
+fn serial_init(library: &Library, infos: &[RankInfo]) -> bool {
+    let serial = |info: &RankInfo| match vendor::by_name(&info.vendor) {
+        Some(Named::Row(vendor)) => vendor.ccl.quirks.serial_init,
+        _ => false,
+    };
+    library.row.quirks.serial_init || library.row.key == FLAGCX.key && infos.iter().any(serial)
 }
 
 /// Exchanges the ids of the communicators of two ranks each, over which messages go. The lower rank of
