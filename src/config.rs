@@ -939,14 +939,14 @@ mod tests {
     fn the_page_is_current() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/environment.md");
         let want = page();
-        if std::env::var_os("REFRESH").is_some() {
+        if std::env::var_os("FLAGOSCOMM_BLESS").is_some() {
             std::fs::write(path, &want).unwrap();
         }
         let have = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             have == want,
             "docs/environment.md is stale; refresh it with\n    \
-             REFRESH=1 cargo test --lib config::tests::the_page_is_current"
+             cargo run -p xtask -- env"
         );
     }
 

@@ -110,6 +110,19 @@ pub fn load_report_json() -> String {
     crate::load::report().as_json()
 }
 
+/// The vendors of which [`survey`] tells, by key, in the order in which they are detected; FlagCX is
+/// the last one.
+pub fn surveyed() -> impl Iterator<Item = &'static str> {
+    crate::load::surveyed()
+}
+
+/// What one vendor's libraries are like here, as JSON; `None` for an unknown key. For a process that
+/// does nothing else: it opens libraries that the process doesn't use. `stage` is told what is about
+/// to be called, as any of it may hang.
+pub fn survey(key: &str, stage: &mut dyn FnMut(&str)) -> Option<String> {
+    crate::load::survey(key, stage).map(|survey| survey.as_json())
+}
+
 /// Splits by colour (negative: not a member, `*out` is 0) and key. `Ok(false)`: in progress.
 ///
 /// # Safety
@@ -182,5 +195,23 @@ pub fn declarations() -> Vec<Declaration> {
     let all = crate::device::declarations().into_iter();
     all.chain(crate::vendor::declarations())
         .map(|d| (d.library, d.name, d.arguments, d.result))
+        .collect()
+}
+
+/// A struct of another library as it is laid out here: library, name in C, size, whether the
+/// library's must be as large (else it must not be larger), and offsets of fields by their names in C.
+pub type Layout = (
+    &'static str,
+    &'static str,
+    usize,
+    bool,
+    Vec<(&'static str, usize)>,
+);
+
+/// Every struct of a vendor's libraries that is passed to them, for the check against C declarations.
+pub fn layouts() -> Vec<Layout> {
+    let all = crate::device::layouts().into_iter();
+    all.chain(crate::vendor::layouts())
+        .map(|l| (l.library, l.name, l.size, l.exact, l.fields))
         .collect()
 }

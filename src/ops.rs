@@ -382,7 +382,8 @@ extern "C" fn failed(noted: &Noted, kind: OpKind, result: i32) -> i32 {
     // SAFETY: written from a `&'static Target` by the short path.
     let target: &'static Target = unsafe { &*noted.target };
     guarded(target, || match target.native.explain(kind, result) {
-        None => result,
+        // The vendor's number for it need not be ours.
+        None => Code::InProgress as i32,
         Some(error) => {
             let mut call = Call::new(kind);
             (call.count, call.dtype, call.op, call.root) =

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::library::{Library as _, Linked, sum, version_text};
+use crate::survey::{self, Surveyed};
 use crate::sys;
 use clap::Args;
 use flagos_comm::{Communicator, Limit, Options, Stream, UniqueId, internal};
@@ -13,8 +14,8 @@ use std::time::Duration;
 /// Say what the library finds on this machine, what it would use, and what to do
 ///
 /// Prints the version, facts about the machine, the environment variables that matter, the network
-/// interfaces, every place where a vendor's library or driver was looked for, the devices, and
-/// the result of an all-reduce between two ranks of this process on the host tier. The exit code
+/// interfaces, what is there of every vendor's driver and collective library, the devices, and the
+/// result of an all-reduce between two ranks of this process on the host tier. The exit code
 /// is 0 on any machine where the library works, also where there is nothing but the host tier; 1 if
 /// the test fails.
 #[derive(Args, Clone, Debug)]
@@ -22,6 +23,15 @@ pub struct DoctorArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
+    /// Show every place where a library was looked for
+    #[arg(long)]
+    details: bool,
+    /// Seconds after which a driver or library that doesn't answer is given up
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = crate::cli::seconds)]
+    patience: f64,
+    /// Look at one vendor's libraries, for the process that asks: it opens all of them
+    #[arg(long, value_name = "VENDOR", hide = true)]
+    survey: Option<String>,
 }
 
 /// Variables of others that change what the library does.
@@ -62,11 +72,15 @@ const FOREIGN: [&str; 29] = [
 /// # Errors
 /// If stdout can't take it.
 pub fn run(args: &DoctorArgs) -> Result<u8, String> {
-    let findings = Findings::gather();
+    if let Some(vendor) = &args.survey {
+        let patience = Duration::from_secs_f64(args.patience);
+        return survey::one(vendor, |stage| itself(patience, stage));
+    }
+    let findings = Findings::gather(Duration::from_secs_f64(args.patience));
     let text = if args.json {
         serde_json::to_string_pretty(&findings.json()).map_err(|e| e.to_string())? + "\n"
     } else {
-        findings.text()
+        findings.text(args.details)
     };
     use std::io::Write as _;
     match std::io::stdout().write_all(text.as_bytes()) {
@@ -132,31 +146,67 @@ struct Findings {
     secure: bool,
     environment: Vec<(String, String)>,
     interfaces: Vec<sys::Interface>,
-    load_text: String,
-    load_json: String,
+    surveyed: Vec<Surveyed>,
+    /// What the library loaded and chose.
+    load_report: Value,
     vendor: Result<String, String>,
     devices: Result<Vec<Device>, String>,
-    self_test: Result<Duration, String>,
+    /// Milliseconds.
+    self_test: Result<f64, String>,
+}
+
+/// What the library does in a process that uses it, which is this one. Any of it may hang.
+fn itself(patience: Duration, stage: &mut dyn FnMut(&str)) -> Value {
+    let words = |error: flagos_comm::Error| error.text().to_owned();
+    fn result<T: Into<Value>>(result: Result<T, String>) -> Value {
+        match result {
+            Ok(value) => json!({ "ok": value.into() }),
+            Err(error) => json!({ "error": error }),
+        }
+    }
+    stage("the vendor is chosen and its libraries are opened");
+    let load_report = internal::load_report_json();
+    let vendor = internal::vendor().map(str::to_owned).map_err(words);
+    stage("the driver is asked for devices");
+    let devices = Linked.device_count().map_err(words).map(|count| {
+        let count = usize::try_from(count).unwrap_or(0);
+        (0..count).map(uuid).collect::<Vec<_>>()
+    });
+    stage("two ranks meet on the host tier");
+    // Ends a little before this process is given up.
+    let limit = patience.mul_f64(0.8);
+    let self_test = self_test(limit).map(|time| time.as_secs_f64() * 1e3);
+    json!({
+        "load_report": serde_json::from_str::<Value>(&load_report).unwrap_or_default(),
+        "vendor": result(vendor),
+        "devices": result(devices),
+        "self_test": result(self_test),
+    })
+}
+
+/// What `itself` wrote of one question.
+fn answer(of: &Value) -> Result<&Value, String> {
+    match (of.get("ok"), of["error"].as_str()) {
+        (Some(value), _) => Ok(value),
+        (None, error) => Err(error.unwrap_or("no answer").to_owned()),
+    }
 }
 
 impl Findings {
-    fn gather() -> Findings {
-        // The self test asks the library for something first, so that the report of what was
-        // loaded is about what happens in use.
-        let self_test = self_test(Duration::from_secs(20));
-        let load_json = internal::load_report_json();
-        let devices = Linked
-            .device_count()
-            .map_err(|e| e.text().to_owned())
-            .map(|count| {
-                let count = usize::try_from(count).unwrap_or(0);
-                (0..count)
-                    .map(|index| Device {
-                        index,
-                        uuid: uuid(index),
-                    })
-                    .collect()
+    fn gather(patience: Duration) -> Findings {
+        let surveyed = survey::all(patience);
+        let itself = survey::ask(survey::ITSELF, patience).unwrap_or_else(|why| {
+            let error = json!({ "error": why });
+            json!({ "vendor": error, "devices": error, "self_test": error })
+        });
+        let devices = answer(&itself["devices"]).map(|devices| {
+            let devices = devices.as_array().cloned().unwrap_or_default();
+            let devices = devices.iter().enumerate().map(|(index, uuid)| Device {
+                index,
+                uuid: uuid.as_str().map(str::to_owned),
             });
+            devices.collect()
+        });
         Findings {
             version: version_text(Linked.version_code()),
             host: sys::host_name(),
@@ -166,19 +216,17 @@ impl Findings {
             secure: sys::secure_mode(),
             environment: environment(),
             interfaces: sys::interfaces(),
-            load_text: internal::load_report_text(),
-            load_json,
-            vendor: internal::vendor()
-                .map(str::to_owned)
-                .map_err(|e| e.text().to_owned()),
+            surveyed,
+            load_report: itself["load_report"].clone(),
+            vendor: answer(&itself["vendor"]).map(|v| v.as_str().unwrap_or_default().to_owned()),
             devices,
-            self_test,
+            self_test: answer(&itself["self_test"]).map(|v| v.as_f64().unwrap_or_default()),
         }
     }
 
     /// What the load report says about each library.
     fn libraries(&self) -> Vec<Library> {
-        let report: Value = serde_json::from_str(&self.load_json).unwrap_or_default();
+        let report = &self.load_report;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let used = |attempt: &Value| {
@@ -235,7 +283,7 @@ impl Findings {
                 );
                 lines.push(
                     "If this machine has an accelerator: install its driver and collective \
-                     library where the lines of \"looked for\" say, or name the files with \
+                     library where the lines of \"looked for\" say (--details: every place), or name the files with \
                      FLAGOSCOMM_<VENDOR>_DRIVER and FLAGOSCOMM_<VENDOR>_LIBRARY; GEMS_VENDOR=<vendor> \
                      makes it a warning that it can't be used."
                         .to_owned(),
@@ -308,7 +356,7 @@ impl Findings {
         lines
     }
 
-    fn text(&self) -> String {
+    fn text(&self, details: bool) -> String {
         let mut out = String::new();
         // Writing to a String can't fail.
         let mut put = |line: String| {
@@ -355,10 +403,7 @@ impl Findings {
         }
         put(String::new());
         put("looked for".to_owned());
-        if self.load_text.trim().is_empty() {
-            put("  nothing yet".to_owned());
-        }
-        for line in self.load_text.lines() {
+        for line in self.looked_for(details) {
             put(format!("  {line}"));
         }
         put(String::new());
@@ -376,7 +421,7 @@ impl Findings {
         put(String::new());
         put("two-rank test on the host tier".to_owned());
         put(match &self.self_test {
-            Ok(time) => format!("  passed in {:.1} ms", time.as_secs_f64() * 1e3),
+            Ok(time) => format!("  passed in {time:.1} ms"),
             Err(why) => format!("  FAILED: {why}"),
         });
         put(String::new());
@@ -385,6 +430,21 @@ impl Findings {
             put(format!("  {line}"));
         }
         out
+    }
+
+    /// What is there of every vendor, and what this process chose.
+    fn looked_for(&self, details: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(choice) = self.load_report["choice"].as_str() {
+            lines.push(format!("chosen: {choice}"));
+        }
+        for one in &self.surveyed {
+            lines.extend(one.lines(details));
+        }
+        if !self.surveyed.iter().any(Surveyed::is_there) {
+            lines.push("Nothing of any vendor was found; --details lists every place.".to_owned());
+        }
+        lines
     }
 
     fn json(&self) -> Value {
@@ -408,7 +468,7 @@ impl Findings {
             }
             Err(why) => json!({ "error": why }),
         };
-        let load = serde_json::from_str::<Value>(&self.load_json);
+        let survey: Vec<Value> = self.surveyed.iter().map(Surveyed::json).collect();
         json!({
             "format": "flagos-comm doctor 1",
             "version": self.version,
@@ -422,13 +482,14 @@ impl Findings {
             },
             "environment": pairs(&self.environment),
             "interfaces": interfaces,
-            "load_report": load.unwrap_or_else(|_| json!(self.load_text)),
+            "load_report": self.load_report,
+            "survey": survey,
             "vendor": self.vendor.as_ref().ok(),
             "vendor_error": self.vendor.as_ref().err(),
             "devices": devices,
             "self_test": {
                 "passed": self.self_test.is_ok(),
-                "milliseconds": self.self_test.as_ref().ok().map(|t| t.as_secs_f64() * 1e3),
+                "milliseconds": self.self_test.as_ref().ok(),
                 "error": self.self_test.as_ref().err(),
             },
             "verdict": self.advice(),

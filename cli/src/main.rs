@@ -7,6 +7,7 @@ mod launch;
 mod library;
 mod perf;
 mod ranks;
+mod survey;
 mod sys;
 
 use clap::Parser;

@@ -32,6 +32,9 @@ struct Group {
     pending: Vec<Pending>,
     /// Calls on vendor communicators, for call checking at the end.
     checked: Vec<(Handle, Call)>,
+    /// Counts and displacements of the calls in `kept` and `checked`: the caller's are there during its
+    /// call only.
+    arrays: Vec<[Box<[usize]>; 4]>,
 }
 
 // Constant and without a destructor: a thread that ends with an open group leaks it.
@@ -72,6 +75,26 @@ pub(crate) fn note_error(error: &Error) {
 }
 
 impl Group {
+    /// The call with arrays that live as long as the group.
+    ///
+    /// # Safety
+    /// The call's arrays that are not NULL have an entry for each rank.
+    unsafe fn keep_arrays(&mut self, call: &Call, nranks: u32) -> Call {
+        if call.kind != OpKind::AllToAllv || call.vector.iter().any(|array| array.is_null()) {
+            return *call;
+        }
+        let copies = call.vector.map(|array| {
+            let entries = 0..nranks as usize;
+            // SAFETY: the caller's promise; nothing is known about the alignment.
+            entries
+                .map(|at| unsafe { array.add(at).read_unaligned() })
+                .collect::<Box<[usize]>>()
+        });
+        let vector = copies.each_ref().map(|copy| copy.as_ptr());
+        self.arrays.push(copies);
+        Call { vector, ..*call }
+    }
+
     fn fail(&mut self, error: &Error) {
         self.error.get_or_insert_with(|| error.clone());
         if !self.poisoned && !self.opened.is_empty() {
@@ -123,15 +146,20 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
             group.queued.push((handle, target, op, call));
             return Ok(0);
         };
-        if target.native.keeps_groups() {
+        let keeps = target.native.keeps_groups();
+        if keeps {
             native::check(target, &call)?;
         }
-        if rare::checking() {
-            group.checked.push((handle, call));
-        }
-        if target.native.keeps_groups() {
-            group.kept.push((handle, target, call));
-            return Ok(0);
+        if keeps || rare::checking() {
+            // SAFETY: the caller's promise.
+            let own = unsafe { group.keep_arrays(&call, target.nranks()) };
+            if rare::checking() {
+                group.checked.push((handle, own));
+            }
+            if keeps {
+                group.kept.push((handle, target, own));
+                return Ok(0);
+            }
         }
         group.open_vendor(library, target)?;
         // SAFETY: the caller's promise.

@@ -1,11 +1,13 @@
 //! Huawei's ACL runtime: contexts, unsigned counts, statuses beside results, sizes given twice.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::adapter::{ABSENT, NOT_READY, Odd, Resolved, UNKNOWN_STATUS, signed};
 use super::functions::{Common, PointerAttributes, Runtime, Spare, Tables, functions};
+use crate::load::symbols::Layout;
 
 /// `aclrtPtrAttributes`: 28 bytes today, given room to grow.
 #[repr(C, align(8))]
@@ -13,6 +15,20 @@ pub(super) struct AclPointer {
     device: c_uint,
     kind: c_int,
     rest: [u64; 15],
+}
+
+pub(super) fn pointer_layout() -> Layout {
+    Layout {
+        library: "acl",
+        name: "aclrtPtrAttributes",
+        size: size_of::<AclPointer>(),
+        exact: false,
+        fields: vec![
+            ("location", offset_of!(AclPointer, device)),
+            // Below it are two numbers: the device's and the kind.
+            ("pageSize", offset_of!(AclPointer, rest)),
+        ],
+    }
 }
 
 functions! {

@@ -13,7 +13,7 @@ use super::rows::{
 };
 use crate::load::numbers::Numbers;
 use crate::load::open::{Accepted, Lib, Refusal};
-use crate::load::symbols::{Declaration, Resolver};
+use crate::load::symbols::{Declaration, Layout, Resolver};
 use crate::{Code, Error, Result, config};
 
 /// A pointer that came from the user. Making one carries the user's promise that it is what the
@@ -378,6 +378,27 @@ impl Driver {
                 false => "it has none".to_string(),
             }
         ))
+    }
+
+    /// Whether NULL is a stream.
+    pub(crate) fn has_null_stream(&self) -> bool {
+        self.row.null_stream
+    }
+
+    /// Runs work that waits for what it puts on a stream: on this one, or where NULL is no stream of
+    /// the runtime's, on one of its own.
+    pub(crate) fn on_some_stream<T>(
+        &self,
+        stream: RawStream,
+        work: impl FnOnce(RawStream) -> Result<T>,
+    ) -> Result<T> {
+        if self.row.null_stream || !stream.raw().is_null() {
+            return work(stream);
+        }
+        let own = self.stream_create()?;
+        let result = work(own.handle());
+        let destroyed = self.stream_destroy(own);
+        result.and_then(|value| destroyed.map(|()| value))
     }
 
     /// The handle of a stream, if the runtime takes it.
@@ -1099,6 +1120,19 @@ impl Driver {
         let things = [stream.thing(), memory[0], memory[1]];
         if let Some(runtime) = &self.runtime {
             let copy = runtime.memcpy_async.ok_or_else(|| self.lacks(suffix))?;
+            let kind = match (kind, self.enums.copy[kind as usize]) {
+                // A runtime that can't find it out by itself.
+                (CopyKind::Default, None) => match self.direction(to, from)? {
+                    Some(kind) => kind,
+                    None => {
+                        self.stream_synchronize(stream)?;
+                        // SAFETY: both are host memory, and what the stream had before is done.
+                        unsafe { ptr::copy(from.cast::<u8>(), to.cast::<u8>(), bytes) };
+                        return Ok(());
+                    }
+                },
+                (kind, _) => kind,
+            };
             let number = self.enums.copy[kind as usize].ok_or_else(|| {
                 let what = format!("the number of {} for a copy {kind}", self.name(suffix));
                 self.untold(&what, COPY_NAMES[kind as usize])
@@ -1115,6 +1149,29 @@ impl Driver {
         // SAFETY: as above; the driver finds the kind out from the addresses.
         let code = unsafe { copy(to, from, bytes, handle) };
         self.check(suffix, code)
+    }
+
+    /// The direction of a copy between two addresses; `None` from host to host.
+    fn direction(&self, to: *const c_void, from: *const c_void) -> Result<Option<CopyKind>> {
+        Ok(match (self.on_device(to)?, self.on_device(from)?) {
+            (true, true) => Some(CopyKind::DeviceToDevice),
+            (true, false) => Some(CopyKind::HostToDevice),
+            (false, true) => Some(CopyKind::DeviceToHost),
+            (false, false) => None,
+        })
+    }
+
+    /// Whether the host can't use an address by itself. Where the driver can't tell whose memory it
+    /// is, the kernel says whether the host can read it.
+    pub(crate) fn on_device(&self, pointer: *const c_void) -> Result<bool> {
+        let by_kernel = || crate::sys::memory::readable(pointer).map(|readable| !readable);
+        match self.pointer_owner(pointer) {
+            // It may be known on another device.
+            Ok(PointerOwner::Unregistered) if self.device_scoped() => by_kernel(),
+            Ok(owner) => Ok(matches!(owner, PointerOwner::Device(_))),
+            Err(error) if error.code() == Code::NotSupported => by_kernel(),
+            Err(error) => Err(error),
+        }
     }
 
     /// Copies from a device to the host and waits, on a stream of its own, so that no stream of the
@@ -1358,7 +1415,6 @@ fn among_all(device: i32, visible: Option<&str>) -> String {
 }
 
 /// Every function of every driver as it is declared here.
-#[allow(dead_code, reason = "for tests")]
 pub(crate) fn declarations() -> Vec<Declaration> {
     let mut list: Vec<Declaration> = Vec::new();
     for row in super::rows::ROWS {
@@ -1386,6 +1442,23 @@ pub(crate) fn declarations() -> Vec<Declaration> {
                 list.push(declaration);
             }
         }
+    }
+    list
+}
+
+/// Every struct of a driver that is laid out here.
+pub(crate) fn layouts() -> Vec<Layout> {
+    let mut list = vec![super::acl::pointer_layout()];
+    // Of the others nobody has described it, or they have no such function.
+    for (library, name, kind) in [
+        ("cuda", "cudaPointerAttributes", "type"),
+        ("hip", "hipPointerAttribute_t", "type"),
+        ("musa", "musaPointerAttributes", "type"),
+        ("tops", "topsPointerAttribute_t", "memoryType"),
+        ("tang", "tangPointerAttributes", "type"),
+        ("cnrt", "cnrtPointerAttributes_t", "type"),
+    ] {
+        list.push(super::functions::pointer_layout(library, name, kind));
     }
     list
 }

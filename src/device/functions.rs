@@ -1,6 +1,9 @@
 //! The functions of drivers that are called, by the names and with the signatures of CUDA's.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::mem::offset_of;
+
+use crate::load::symbols::Layout;
 
 /// A runtime's answer about a pointer: type and device first, then fields that differ by version.
 #[repr(C, align(8))]
@@ -8,6 +11,24 @@ pub(super) struct PointerAttributes {
     pub(super) kind: c_int,
     pub(super) device: c_int,
     pub(super) rest: [u64; 31],
+}
+
+/// A runtime's answer about a pointer: the names of the struct and of its first field.
+pub(super) fn pointer_layout(
+    library: &'static str,
+    name: &'static str,
+    kind: &'static str,
+) -> Layout {
+    Layout {
+        library,
+        name,
+        size: size_of::<PointerAttributes>(),
+        exact: false,
+        fields: vec![
+            (kind, offset_of!(PointerAttributes, kind)),
+            ("device", offset_of!(PointerAttributes, device)),
+        ],
+    }
 }
 
 /// A table of functions of one library. `resolve` finds them: each has the name that the closure

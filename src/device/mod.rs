@@ -19,10 +19,12 @@ pub(crate) use driver::{
     event_of, stream_of, user_ptr,
 };
 pub(crate) use guard::Guard;
+#[cfg(test)]
+pub(crate) use rows::INVENTED;
 pub(crate) use rows::{CUDA, DriverRow};
 #[allow(unused_imports, reason = "for the vendors' rows and for tests")]
 pub(crate) use {
-    driver::declarations,
+    driver::{declarations, layouts},
     rows::{
         ACL, CNRT, DU_CUDA, GALAXYHIP, HIP, ILUVATAR_CUDA, KUNLUNXIN_CUDA, MACA, MUSA, TANG,
         THEAD_CUDA, TOPS, TX,

@@ -682,9 +682,17 @@ pub(crate) static TANG: DriverRow = DriverRow {
     title: "TANG runtime",
     library: "tang",
     prefix: "tang",
-    renames: &[("EventRecord", "tangEventRecordWithFlags")],
-    without: &["EventRecord", "PeekAtLastError", "RuntimeGetVersion"],
-    with: &["EventRecordWithFlags"],
+    renames: &[
+        ("EventRecord", "tangEventRecordWithFlags"),
+        ("HostAlloc", "tangMallocHost"),
+    ],
+    without: &[
+        "EventRecord",
+        "HostAlloc",
+        "PeekAtLastError",
+        "RuntimeGetVersion",
+    ],
+    with: &["EventRecordWithFlags", "MallocHost"],
     sonames: &["libtangrt_shared.so"],
     roots: &[Root::Folder("/usr/local/tangrt/targets/linux-x86_64/lib")],
     enums: Enums {
@@ -694,6 +702,17 @@ pub(crate) static TANG: DriverRow = DriverRow {
         copy: [Some(1), Some(2), Some(3), None],
         ..CUDA_ENUMS
     },
+    ..CUDA_SHAPE
+};
+
+/// Of a vendor that doesn't exist; see `load::invented`.
+#[cfg(test)]
+pub(crate) static INVENTED: DriverRow = DriverRow {
+    title: "Invented runtime",
+    library: "invented",
+    prefix: "zrt",
+    without: &[CAPTURE[0], CAPTURE[1], "RuntimeGetVersion"],
+    sonames: &["libzrt.so.1"],
     ..CUDA_SHAPE
 };
 

@@ -261,6 +261,12 @@ unsafe fn on_device_streams(
     batch: Batch,
 ) -> Result<()> {
     let raw = |stream: &*mut c_void| stream_of(*stream);
+    // The last one: NULL, which may be no stream of the driver's, is the first in order.
+    let last = raw(streams.last().unwrap_or(&std::ptr::null_mut()));
+    let streams = match streams {
+        [first, rest @ ..] if first.is_null() && !driver.has_null_stream() => rest,
+        all => all,
+    };
     for stream in streams {
         if driver.is_capturing(raw(stream))? {
             return Err(Error::not_supported(
@@ -276,15 +282,17 @@ unsafe fn on_device_streams(
     }
     let runner = target.host.runner.lock();
     let runner = open(&runner)?;
-    let on = raw(&streams[0]);
-    let (staged, back) = stage::to_host(driver, &batch.ops, target.rank(), target.nranks(), on)?;
-    let batch = Batch {
-        ops: staged,
-        texts: batch.texts,
-    };
-    // SAFETY: the staged operations point to our own host buffers or the caller's.
-    unsafe { run_batch(runner, &batch)? };
-    back.copy(driver, on)
+    driver.on_some_stream(last, |on| {
+        let (rank, nranks) = (target.rank(), target.nranks());
+        let (staged, back) = stage::to_host(driver, &batch.ops, rank, nranks, on)?;
+        let batch = Batch {
+            ops: staged,
+            texts: batch.texts,
+        };
+        // SAFETY: the staged operations point to our own host buffers or the caller's.
+        unsafe { run_batch(runner, &batch)? };
+        back.copy(driver, on)
+    })
 }
 
 /// A batch on its way to a stream's thread. Its turn is used even if it never runs.

@@ -2,8 +2,8 @@
 //! Only what an operation reads is copied in, only what it writes is copied back.
 
 use super::op::HostOp;
-use crate::device::{CopyKind, Driver, PointerOwner, RawStream};
-use crate::error::{Code, Result};
+use crate::device::{CopyKind, Driver, RawStream};
+use crate::error::Result;
 use crate::types::OpKind;
 use std::ffi::c_void;
 
@@ -101,22 +101,6 @@ fn ranges(op: &HostOp, rank: u32, nranks: u32) -> (Vec<Range>, Vec<Range>) {
     (whole(read), whole(written))
 }
 
-/// Whether a buffer has to be copied to the host. Where the driver can't tell whose memory it is,
-/// the kernel says whether the host can read it: touching device memory would end the process.
-fn on_device(driver: &'static Driver, pointer: *const c_void) -> Result<bool> {
-    match driver.pointer_owner(pointer) {
-        // It may be known on another device.
-        Ok(PointerOwner::Unregistered) if driver.device_scoped() => {
-            Ok(!crate::sys::memory::readable(pointer)?)
-        }
-        Ok(owner) => Ok(matches!(owner, PointerOwner::Device(_))),
-        Err(error) if error.code() == Code::NotSupported => {
-            Ok(!crate::sys::memory::readable(pointer)?)
-        }
-        Err(error) => Err(error),
-    }
-}
-
 /// The operations with every device buffer replaced by a host buffer of ours, and what has to be
 /// copied back afterwards. Host, pinned and managed memory stays as it is.
 pub(crate) fn to_host(
@@ -136,7 +120,7 @@ pub(crate) fn to_host(
         let (read, written) = ranges(op, rank, nranks);
         let mut op = op.clone();
         let extent = |ranges: &[Range]| ranges.iter().map(|r| r.end).max().unwrap_or(0);
-        if extent(&read) > 0 && on_device(driver, op.send.cast())? {
+        if extent(&read) > 0 && driver.on_device(op.send.cast())? {
             let staging = Staging::new(driver, extent(&read))?;
             let host = staging.memory.cast::<u8>();
             back.staging.push(staging);
@@ -156,7 +140,7 @@ pub(crate) fn to_host(
             }
             op.send = host;
         }
-        if extent(&written) > 0 && on_device(driver, op.recv.cast())? {
+        if extent(&written) > 0 && driver.on_device(op.recv.cast())? {
             let staging = Staging::new(driver, extent(&written))?;
             let host = staging.memory.cast::<u8>();
             back.staging.push(staging);

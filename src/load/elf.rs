@@ -32,8 +32,8 @@ const OWN_MACHINE: u16 = 0;
 /// What is wrong with a file, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// There is no such file.
-    Absent,
+    /// There is no such file, in words.
+    Absent(String),
     /// There is something, but not a library that this process can load.
     Unusable(String),
 }
@@ -101,7 +101,7 @@ fn open(path: &Path) -> Result<Elf, Fault> {
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Err(Fault::Absent);
+            return Err(Fault::Absent("there is no such file".to_string()));
         }
         Err(error) => return Err(unusable(format!("can't be looked at: {error}"))),
     };
@@ -357,7 +357,10 @@ mod tests {
 
     #[test]
     fn faults_in_words() {
-        assert_eq!(check(Path::new("/nonexistent/libx.so")), Err(Fault::Absent));
+        assert!(matches!(
+            check(Path::new("/nonexistent/libx.so")),
+            Err(Fault::Absent(words)) if words == "there is no such file"
+        ));
         assert!(words(Path::new("/")).contains("directory"));
         assert!(words(Path::new("/dev/null")).contains("not a regular file"));
         assert!(words(&temp("empty", b"")).contains("empty"));

@@ -8,6 +8,10 @@ pub(crate) mod report;
 pub(crate) mod symbols;
 
 #[cfg(test)]
+mod invented;
+#[cfg(test)]
+mod page;
+#[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
@@ -23,7 +27,7 @@ use crate::{Error, Result};
 use discover::{Choice, Env, Evidence, Facts, Spec};
 use numbers::Numbers;
 use open::Search;
-use report::{LoadReport, Section};
+use report::{LoadReport, Outcome, Section, Survey};
 
 /// The vendor of this process and its driver.
 #[derive(Debug)]
@@ -220,10 +224,23 @@ fn usable(driver: Driver) -> Result<Driver> {
     )))
 }
 
+/// Why a vendor can't be used, in one line, or `None` if none of its files is there.
+fn why_not(error: &Error, sections: &[Section]) -> Option<String> {
+    let found = |outcome| matches!(outcome, Outcome::Loaded | Outcome::AlreadyLoaded);
+    let mut attempts = sections.iter().flat_map(|s| &s.attempts);
+    if sections.is_empty() || attempts.any(|a| found(a.outcome)) {
+        return Some(error.text().to_string());
+    }
+    let refused: Vec<String> = sections.iter().filter_map(Section::refused).collect();
+    (!refused.is_empty()).then(|| refused.join("; "))
+}
+
 fn detect_vendor(env: &Env, sections: &mut Vec<Section>) -> ProcessVendor {
     let facts = facts();
-    let mut reasons: Vec<String> = Vec::new();
+    let mut reasons: Vec<(&str, String)> = Vec::new();
+    let mut absent: Vec<&str> = Vec::new();
     for (vendor, evidence) in discover::detect(&facts) {
+        let before = sections.len();
         match open_driver(env, &facts, vendor, sections).and_then(usable) {
             Ok(driver) => {
                 let how = format!("{}, detected: {}", vendor.key, evidence.text());
@@ -242,25 +259,46 @@ fn detect_vendor(env: &Env, sections: &mut Vec<Section>) -> ProcessVendor {
                         vendor.key
                     );
                 }
-                reasons.push(format!("{}: {error}", vendor.key));
+                match why_not(&error, &sections[before..]) {
+                    Some(why) => reasons.push((vendor.key, why)),
+                    None => absent.push(vendor.key),
+                }
             }
         }
     }
     for vendor in vendor::VENDORS {
         for of in [OverrideOf::Driver, OverrideOf::Library] {
             let name = config::override_name(vendor.key, of);
-            if env.get(&name).is_some_and(|value| !value.is_empty()) {
-                log::warn!(
-                    "{name} is set, but no device of {} can be used: {}",
-                    vendor.key,
-                    reasons.join("; ")
-                );
+            if env.get(&name).is_none_or(|value| value.is_empty()) {
+                continue;
             }
+            let reason = reasons.iter().find(|(key, _)| *key == vendor.key);
+            let why = match reason {
+                Some((_, why)) => why.clone(),
+                None if vendor.only_named => {
+                    format!("it is used only if it is named: GEMS_VENDOR={}", vendor.key)
+                }
+                None => "no driver of it was found".to_string(),
+            };
+            log::warn!(
+                "{name} is set, but no device of {} can be used: {why}",
+                vendor.key
+            );
         }
+    }
+    let mut parts: Vec<String> = reasons
+        .iter()
+        .map(|(key, why)| format!("{key}: {why}"))
+        .collect();
+    if !absent.is_empty() {
+        parts.push(format!(
+            "no driver of {} was found; `flagos-comm doctor --details` lists every place",
+            absent.join(", ")
+        ));
     }
     let how = format!(
         "no accelerator can be used, host tier ({})",
-        reasons.join("; ")
+        parts.join("; ")
     );
     let driver = Err(Error::not_supported(how.clone()));
     ProcessVendor {
@@ -269,6 +307,50 @@ fn detect_vendor(env: &Env, sections: &mut Vec<Section>) -> ProcessVendor {
         driver,
         how,
     }
+}
+
+/// The keys that [`survey`] knows, in the order of detection.
+pub(crate) fn surveyed() -> impl Iterator<Item = &'static str> {
+    let keys = vendor::VENDORS.iter().map(|vendor| vendor.key);
+    keys.chain([vendor::FLAGCX.key])
+}
+
+/// What one vendor's libraries are like here. Opens them, whatever the process uses: for a process
+/// that does nothing else, as adapters of a library that is opened replace those of another. `stage`
+/// is told what is about to be called, as any of it may hang.
+pub(crate) fn survey(key: &str, stage: &mut dyn FnMut(&str)) -> Option<Survey> {
+    let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+    let mut survey = Survey {
+        vendor: key.to_string(),
+        ..Survey::default()
+    };
+    let env = Env::of_process();
+    let (row, numbers) = if key == vendor::FLAGCX.key {
+        (
+            &vendor::FLAGCX,
+            Numbers::of_text(vendor::FLAGCX.key, None, &[]),
+        )
+    } else {
+        let vendor = vendor::VENDORS.iter().find(|vendor| vendor.key == key)?;
+        survey.aliases = names(vendor.aliases);
+        survey.only_named = vendor.only_named;
+        let low = vendor.driver.low.map_or(&[] as &[&str], |low| low.sonames);
+        survey.names[0] = names(&[vendor.driver.sonames, low].concat());
+        stage("its driver is opened");
+        let driver = open_driver(&env, &facts(), vendor, &mut survey.sections);
+        stage("its driver is asked for devices");
+        let devices = driver.and_then(|driver| driver.count());
+        survey.devices = Some(devices.map_err(|error| error.text().to_string()));
+        (&vendor.ccl, numbers(vendor))
+    };
+    survey.names[1] = names(row.sonames);
+    stage("its collective library is opened");
+    let level = log::Level::Debug;
+    survey.library = numbers
+        .and_then(|numbers| open_library(row, &numbers, "", level, &mut survey.sections))
+        .err()
+        .map(|error| error.text().to_string());
+    Some(survey)
 }
 
 fn facts() -> Facts {

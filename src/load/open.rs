@@ -133,6 +133,14 @@ fn dlopen(name: &OsStr, flags: c_int) -> std::result::Result<NonNull<c_void>, St
     }
 }
 
+/// Whether the loader's words say that it found no file of this name. What another file lacks, it
+/// says with that file's name.
+fn is_not_found(name: &str, words: &str) -> bool {
+    words
+        .strip_prefix(name)
+        .is_some_and(|rest| rest.starts_with(": cannot open shared object file: No such file"))
+}
+
 /// Adds a remedy where the loader's words are known to puzzle people.
 fn explain(words: String) -> String {
     if words.contains("static TLS block") {
@@ -287,15 +295,9 @@ impl Search<'_> {
             }
             let lib = match self.open(&candidate) {
                 Ok(lib) => lib,
-                Err(Fault::Absent) => {
+                Err(Fault::Absent(words)) => {
                     attempt.outcome = Outcome::Absent;
-                    attempt.detail = Some(
-                        match candidate.source {
-                            Source::AlreadyLoaded => "not loaded by the process",
-                            _ => "there is no such file",
-                        }
-                        .to_string(),
-                    );
+                    attempt.detail = Some(words);
                     section.attempts.push(attempt);
                     continue;
                 }
@@ -354,7 +356,8 @@ impl Search<'_> {
             }
         };
         if candidate.source == Source::AlreadyLoaded {
-            return loaded(name).ok_or(Fault::Absent);
+            return loaded(name)
+                .ok_or_else(|| Fault::Absent("not loaded by the process".to_string()));
         }
         let preloaded = loaded(name).is_some();
         let mut flags = libc::RTLD_NOW
@@ -379,7 +382,10 @@ impl Search<'_> {
                  for; run without the sanitizer or without flagos-comm's drop-in in the global scope"
             )));
         }
-        let handle = dlopen(name, flags).map_err(Fault::Unusable)?;
+        let handle = dlopen(name, flags).map_err(|words| match &candidate.target {
+            Target::Name(name) if is_not_found(name, &words) => Fault::Absent(words),
+            _ => Fault::Unusable(words),
+        })?;
         Ok(Lib::of_handle(handle, preloaded))
     }
 

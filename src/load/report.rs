@@ -125,6 +125,68 @@ pub struct LoadReport {
     pub sections: Vec<Section>,
 }
 
+/// What one vendor's libraries are like here, whether or not the process uses them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Key of the vendor.
+    pub vendor: String,
+    /// Its other names.
+    pub aliases: Vec<String>,
+    /// It is used only if `GEMS_VENDOR` names it.
+    pub only_named: bool,
+    /// File names that are searched: the driver's, the collective library's.
+    pub names: [Vec<String>; 2],
+    /// Number of devices, or why the driver can't be used; nothing if it has no driver of its own.
+    pub devices: Option<std::result::Result<i32, String>>,
+    /// Why the collective library can't be used.
+    pub library: Option<String>,
+    /// One section per library.
+    pub sections: Vec<Section>,
+}
+
+impl Survey {
+    /// The survey for programs.
+    pub fn as_json(&self) -> String {
+        let names = |json: &mut String, names: &[String]| {
+            list(json, names, |json, name| string(json, name));
+        };
+        let mut json = String::from("{\"vendor\":");
+        string(&mut json, &self.vendor);
+        json.push_str(",\"aliases\":");
+        names(&mut json, &self.aliases);
+        let _ = write!(json, ",\"only_named\":{}", self.only_named);
+        json.push_str(",\"driver_names\":");
+        names(&mut json, &self.names[0]);
+        json.push_str(",\"library_names\":");
+        names(&mut json, &self.names[1]);
+        json.push_str(",\"devices\":");
+        match &self.devices {
+            Some(Ok(devices)) => {
+                let _ = write!(json, "{devices}");
+            }
+            _ => json.push_str("null"),
+        }
+        let driver_error = match &self.devices {
+            Some(Err(error)) => Some(error),
+            _ => None,
+        };
+        for (key, error) in [
+            ("driver_error", driver_error),
+            ("library_error", self.library.as_ref()),
+        ] {
+            let _ = write!(json, ",\"{key}\":");
+            match error {
+                Some(error) => string(&mut json, error),
+                None => json.push_str("null"),
+            }
+        }
+        json.push_str(",\"sections\":");
+        list(&mut json, &self.sections, section);
+        json.push('}');
+        json
+    }
+}
+
 impl Section {
     /// A section without attempts.
     pub fn new(title: impl Into<String>, vendor: impl Into<String>) -> Section {
@@ -138,11 +200,21 @@ impl Section {
 
     /// Every candidate in one line, for error texts.
     pub fn tried(&self) -> String {
-        if self.attempts.is_empty() {
-            return "nothing was tried".to_string();
-        }
+        Section::told(self.attempts.iter()).unwrap_or_else(|| "nothing was tried".to_string())
+    }
+
+    /// Those that are there and can't be used, and what the user named, in one line.
+    pub fn refused(&self) -> Option<String> {
+        Section::told(
+            self.attempts
+                .iter()
+                .filter(|a| a.outcome == Outcome::Refused || a.source == Source::Override),
+        )
+    }
+
+    fn told<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> Option<String> {
         let mut text = String::new();
-        for attempt in &self.attempts {
+        for attempt in attempts {
             if !text.is_empty() {
                 text.push_str("; ");
             }
@@ -159,7 +231,7 @@ impl Section {
                 }
             }
         }
-        text
+        (!text.is_empty()).then_some(text)
     }
 }
 
@@ -213,20 +285,22 @@ impl LoadReport {
         let mut json = String::from("{\"choice\":");
         string(&mut json, &self.choice);
         json.push_str(",\"sections\":");
-        list(&mut json, &self.sections, |json, section| {
-            json.push_str("{\"title\":");
-            string(json, &section.title);
-            json.push_str(",\"vendor\":");
-            string(json, &section.vendor);
-            json.push_str(",\"attempts\":");
-            list(json, &section.attempts, attempt);
-            json.push_str(",\"notes\":");
-            list(json, &section.notes, |json, note| string(json, note));
-            json.push('}');
-        });
+        list(&mut json, &self.sections, section);
         json.push('}');
         json
     }
+}
+
+fn section(json: &mut String, section: &Section) {
+    json.push_str("{\"title\":");
+    string(json, &section.title);
+    json.push_str(",\"vendor\":");
+    string(json, &section.vendor);
+    json.push_str(",\"attempts\":");
+    list(json, &section.attempts, attempt);
+    json.push_str(",\"notes\":");
+    list(json, &section.notes, |json, note| string(json, note));
+    json.push('}');
 }
 
 fn attempt(json: &mut String, attempt: &Attempt) {
@@ -341,6 +415,48 @@ mod tests {
         assert!(text.contains("1 of 2 functions (without ncclX)"));
         assert!(text.contains("refused: invalid ELF header"));
         assert!(text.contains("note: two copies"));
+    }
+
+    #[test]
+    fn only_what_is_there_is_told_as_refused() {
+        let mut section = sample().sections.swap_remove(0);
+        assert_eq!(
+            section.refused().unwrap(),
+            "/a \"b\"\\c\n\u{1}.so: invalid ELF header"
+        );
+        section.attempts.remove(0);
+        assert_eq!(section.refused(), None);
+        section.attempts[0].outcome = Outcome::Absent;
+        assert_eq!(section.refused(), None);
+        // What the user named is told, too, if it isn't there.
+        section.attempts[0].source = Source::Override;
+        assert!(section.refused().is_some());
+    }
+
+    #[test]
+    fn a_survey_as_json() {
+        let mut survey = Survey {
+            vendor: "amd".to_string(),
+            aliases: vec!["rocm".to_string()],
+            devices: Some(Ok(3)),
+            library: Some("no \"library\"".to_string()),
+            sections: sample().sections,
+            ..Survey::default()
+        };
+        let json = survey.as_json();
+        for words in [
+            r#""vendor":"amd","aliases":["rocm"],"only_named":false"#,
+            r#""devices":3,"driver_error":null,"library_error":"no \"library\"""#,
+            r#""sections":[{"title":"NVIDIA NCCL""#,
+        ] {
+            assert!(json.contains(words), "{json}");
+        }
+        survey.devices = Some(Err("hangs".to_string()));
+        let json = survey.as_json();
+        assert!(
+            json.contains(r#""devices":null,"driver_error":"hangs""#),
+            "{json}"
+        );
     }
 
     #[test]

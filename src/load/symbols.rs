@@ -22,6 +22,22 @@ pub(crate) struct Declaration {
     pub(crate) result: &'static str,
 }
 
+/// A struct of another library as it is laid out here. Tests compare it with the library's C header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Which library, by the name that its declarations have.
+    pub(crate) library: &'static str,
+    /// The struct's name in C.
+    pub(crate) name: &'static str,
+    /// Its size here.
+    pub(crate) size: usize,
+    /// Whether the library's must be as large; else it must not be larger, because the library fills
+    /// it and we have room for later versions.
+    pub(crate) exact: bool,
+    /// Names in C, and offsets, of fields.
+    pub(crate) fields: Vec<(&'static str, usize)>,
+}
+
 /// Looks functions up and counts them.
 pub(crate) struct Resolver<'a> {
     lib: &'a Lib,

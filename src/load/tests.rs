@@ -22,7 +22,7 @@ use crate::{DataType, Error, Result};
 
 const STEPS: &str = "LOAD_TEST_STEPS";
 
-fn has_compiler() -> bool {
+pub(super) fn has_compiler() -> bool {
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
     let found = Command::new(compiler)
         .arg("--version")
@@ -78,7 +78,7 @@ fn has(text: &str, words: &[&str]) {
     }
 }
 
-fn temp(name: &str) -> PathBuf {
+pub(super) fn temp(name: &str) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
     let base = flagos_comm_testkit::cargo::target_dir().join("load-tests");
@@ -232,7 +232,7 @@ fn step(step: &str) -> Result<String> {
         "bad-init" => {
             let library = process_library()?;
             let id = library.unique_id()?;
-            let comm = library.init_rank(1, &id, 7, &CommOptions::default())?;
+            let comm = library.init_rank(1, &id, 7, 1, &CommOptions::default())?;
             Ok(format!("{comm:?}"))
         }
         "current" => Ok(driver()?.current()?.to_string()),
@@ -293,7 +293,7 @@ fn init(knobs: &str) -> Result<String> {
         }
     }
     let id = library.unique_id()?;
-    let (comm, progress) = library.init_rank(1, &id, 0, &options)?;
+    let (comm, progress) = library.init_rank(1, &id, 0, 1, &options)?;
     assert_eq!(progress, Progress::Done);
     let text = format!("{} {} {}", comm.count()?, comm.user_rank()?, comm.device()?);
     assert_eq!(comm.async_error()?, Progress::Done);
@@ -315,7 +315,7 @@ fn children() -> Result<String> {
     let id = library.unique_id()?;
     let options = CommOptions::default();
     library.group_start()?;
-    let (comm, _) = library.init_rank(1, &id, 0, &options)?;
+    let (comm, _) = library.init_rank(1, &id, 0, 1, &options)?;
     let early = comm.raw().is_null();
     let _ = library.group_end()?;
     let (child, _) = comm.split(Some(3), 0, &options)?;
@@ -442,19 +442,37 @@ fn rule_3_and_4_refused_names_open_nothing() {
         return;
     }
     let standins = Standins::builder().build();
-    for (name, code) in [("nvidai", "InvalidArgument"), ("metax", "NotSupported")] {
-        let log = temp("refused").join("log");
-        let output = run(&["vendor", "library", "report"], |c| {
-            standins
-                .env(c)
-                .env("GEMS_VENDOR", name)
-                .env("FAKE_LOG", &log);
-        });
-        has(line(&output, "vendor"), &["ERROR", code, name]);
-        assert_eq!(line(&output, "vendor"), line(&output, "library"));
-        assert!(!output.contains("libnccl"), "{output}");
-        assert!(CallLog::read(&log).is_empty());
-    }
+    let log = temp("refused").join("log");
+    let output = run(&["vendor", "library", "report"], |c| {
+        standins
+            .env(c)
+            .env("GEMS_VENDOR", "nvidai")
+            .env("FAKE_LOG", &log);
+    });
+    has(
+        line(&output, "vendor"),
+        &["ERROR InvalidArgument", "nvidai"],
+    );
+    assert_eq!(line(&output, "vendor"), line(&output, "library"));
+    assert!(!output.contains("libnccl"), "{output}");
+    assert!(CallLog::read(&log).is_empty());
+    // A vendor that is named and isn't there opens nothing of another one.
+    let output = run(&["vendor", "library", "report"], |c| {
+        standins
+            .env(c)
+            .env("GEMS_VENDOR", "metax")
+            .env("FAKE_LOG", &log);
+    });
+    has(
+        line(&output, "vendor"),
+        &["metax | metax, named", "libmcruntime.so"],
+    );
+    has(
+        line(&output, "library"),
+        &["ERROR NotSupported", "libmccl.so"],
+    );
+    assert!(!output.contains("libnccl"), "{output}");
+    assert!(CallLog::read(&log).is_empty());
     let output = run(&["vendor", "library"], |c| {
         standins.env(c).env("GEMS_VENDOR", "bpu");
     });
@@ -489,15 +507,74 @@ fn rule_5_and_6_detection() {
     let output = run(&["vendor"], |c| {
         standins.env(c).env("FAKE_DEVICES", "0");
     });
-    has(line(&output, "vendor"), &["- |", "host tier"]);
+    has(
+        line(&output, "vendor"),
+        &["- |", "host tier (nvidia: CUDA runtime (", "sees no device"],
+    );
     assert!(!output.contains("WARN"), "{output}");
     has(&output, &["INFO vendor: no accelerator can be used"]);
-    // No driver at all: normal, said at INFO.
-    let output = run(&["vendor", "library"], |_| {});
-    has(line(&output, "vendor"), &["- |", "host tier"]);
+    // No driver at all: normal, said at INFO, with names only.
+    let output = run(&["vendor", "library", "report"], |_| {});
+    let text = line(&output, "vendor");
+    has(
+        text,
+        &[
+            "- |",
+            "host tier (no driver of nvidia, cambricon, metax, ",
+            "sunrise was found; `flagos-comm doctor --details` lists every place)",
+        ],
+    );
+    assert!(!text.contains(".so") && !text.contains("du,"), "{text}");
     assert!(
         !output.contains("WARN") && !output.contains("panicked"),
         "{output}"
+    );
+    // The report has every place.
+    has(
+        &output,
+        &[
+            "libcudart.so.13 [soname] absent: libcudart.so.13: cannot open",
+            "/opt/maca/lib/libmcruntime.so [root] absent",
+        ],
+    );
+}
+
+#[test]
+fn rule_6_what_is_there_and_refused_is_explained() {
+    if !has_compiler() {
+        return;
+    }
+    let dir = temp("refused-driver");
+    let text = "this is no library";
+    std::fs::write(dir.join("libmcruntime.so"), text).unwrap();
+    let named = dir.join("mine.so");
+    std::fs::write(&named, text).unwrap();
+    let output = run(&["vendor"], |c| {
+        c.env("LD_LIBRARY_PATH", &dir)
+            .env("FLAGOSCOMM_AMD_DRIVER", &named)
+            .env("FLAGOSCOMM_DU_LIBRARY", &named);
+    });
+    let text = line(&output, "vendor");
+    let named = named.display();
+    has(
+        text,
+        &[
+            "metax: libmcruntime.so: ",
+            "file too short",
+            &format!("amd: {named}: "),
+            "not a shared library but text",
+            "no driver of nvidia, ",
+        ],
+    );
+    // What isn't there is not told of a vendor of which something is.
+    assert!(!text.contains("/opt/maca"), "{text}");
+    has(
+        &output,
+        &[
+            "WARN FLAGOSCOMM_AMD_DRIVER is set, but no device of amd can be used: ",
+            "WARN FLAGOSCOMM_DU_LIBRARY is set, but no device of du can be used: it is used only \
+             if it is named: GEMS_VENDOR=du",
+        ],
     );
 }
 

@@ -1,8 +1,12 @@
 //! Cambricon CNCL. Its collectives have NCCL's signatures. Others: init takes lists of communicators,
 //! devices and ranks and an id of 136 bytes by pointer, what is asked of a communicator is the first
-//! argument, and the asynchronous state is what the question returns.
+//! argument, and the asynchronous state is what the question returns. An id serves once in a process, so
+//! its ranks there are made by one call.
 
+use std::collections::HashMap;
 use std::ffi::c_int;
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 
 use super::library::{Adapted, Bootstrap};
 use super::symbols::{
@@ -11,6 +15,8 @@ use super::symbols::{
 };
 use super::{Ccl, Version};
 use crate::load::symbols::{Declaration, Resolver};
+use crate::ops::lock;
+use crate::sys::per_process::PerProcess;
 
 /// Size of a clique id.
 pub(super) const CLIQUE_ID_BYTES: usize = 136;
@@ -22,6 +28,7 @@ functions! {
         required init_comms "cnclInitComms" [0 0 0]
             (*mut CommPtr, c_int, *const c_int, *const c_int, c_int, *const u8) -> RawResult;
         required destroy_comms "cnclDestroyComms" [0 0 0] (*mut CommPtr, c_int) -> RawResult;
+        optional abort_comm "cnclAbortComm" [0 0 0] (CommPtr) -> RawResult;
         optional get_comm_count "cnclGetCommCount" [0 0 0] (*mut c_int, CommPtr) -> RawResult;
         optional get_comm_rank "cnclGetCommRank" [0 0 0] (*mut c_int, CommPtr) -> RawResult;
         optional get_comm_device "cnclGetCommDevice" [0 0 0] (*mut c_int, CommPtr) -> RawResult;
@@ -42,7 +49,6 @@ static LIBRARY: Shared<Cncl> = Shared::new();
 /// The functions of CNCL that have NCCL's signatures, beside those that every library has.
 const DIRECT: &[&str] = &[
     "GetErrorString",
-    "CommAbort",
     "Bcast",
     "Broadcast",
     "AlltoAll",
@@ -104,6 +110,7 @@ pub(super) fn adapt(
         }
     };
     let symbols = Symbols {
+        comm_abort: own.abort_comm.map(|_| comm_abort as _),
         comm_count: own.get_comm_count.map(|_| comm_count as _),
         comm_user_rank: own.get_comm_rank.map(|_| comm_user_rank as _),
         comm_device: own.get_comm_device.map(|_| comm_device as _),
@@ -117,7 +124,7 @@ pub(super) fn adapt(
             ..calls
         },
         symbols,
-        bootstrap: Bootstrap::ByPointer(get_clique_id, init_comm),
+        bootstrap: Bootstrap::Together(get_clique_id, init_comm),
         messages: None,
     })
 }
@@ -127,28 +134,167 @@ unsafe extern "C" fn get_clique_id(id: *mut u8) -> RawResult {
     unsafe { (LIBRARY.get().get_clique_id)(id) }
 }
 
-unsafe extern "C" fn init_comm(
+// ---- ranks of one process: one call makes them, and one call ends them
+
+/// A rank of this process that waits for the others.
+struct Waiting {
+    rank: c_int,
+    device: c_int,
+    out: Out,
+}
+
+/// Where a handle goes.
+#[derive(Clone, Copy)]
+struct Out(*mut CommPtr);
+
+// SAFETY: written only while the thread that gave it waits for that.
+unsafe impl Send for Out {}
+
+/// A handle as an address, which may move between threads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Raw(CommPtr);
+
+// SAFETY: an opaque handle of the library.
+unsafe impl Send for Raw {}
+
+/// The communicators of this process by the id that made them.
+#[derive(Default)]
+struct Cliques {
+    /// Ids that are used now, and the ranks that wait.
+    waiting: HashMap<Vec<u8>, Vec<Waiting>>,
+    /// What became of an init: its result, and how many have not read it yet.
+    results: HashMap<Vec<u8>, (RawResult, usize)>,
+    /// Communicators that were made together, and those of them that are to be ended.
+    made: Vec<(Vec<Raw>, Vec<Raw>)>,
+}
+
+fn cliques() -> &'static (Mutex<Cliques>, Condvar) {
+    static CLIQUES: PerProcess<(Mutex<Cliques>, Condvar)> = PerProcess::new();
+    CLIQUES.get_or_init(Default::default)
+}
+
+/// Longer than any init lasts: a rank whose fellows never came gives up then.
+const GIVE_UP: Duration = Duration::from_secs(1800);
+
+unsafe fn init_comm(
     comm: *mut CommPtr,
     nranks: c_int,
     id: *const u8,
     rank: c_int,
+    here: usize,
 ) -> RawResult {
     // The library doesn't ask which device is current, so it is told.
-    let device = match crate::load::process_driver() {
-        Ok(Some(driver)) => driver.current(),
-        _ => return ARGUMENTS,
-    };
-    let Ok(device) = device else {
+    let Ok(Some(Ok(device))) = crate::load::process_driver().map(|d| d.map(|d| d.current())) else {
         return ARGUMENTS;
     };
-    // SAFETY: lists of one; the caller's pointers, as NCCL's init has them.
-    unsafe { (LIBRARY.get().init_comms)(comm, 1, &device, &rank, nranks, id) }
+    // SAFETY: the row's number of bytes, as the caller's promise.
+    let key = unsafe { std::slice::from_raw_parts(id, CLIQUE_ID_BYTES) }.to_vec();
+    let (mutex, changed) = cliques();
+    let mut all = lock(mutex);
+    let waiting = all.waiting.entry(key.clone()).or_default();
+    waiting.push(Waiting {
+        rank,
+        device,
+        out: Out(comm),
+    });
+    if waiting.len() < here {
+        let (mut all, late) = changed
+            .wait_timeout_while(all, GIVE_UP, |all| !all.results.contains_key(&key))
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if late.timed_out() {
+            all.waiting.remove(&key);
+            return ARGUMENTS;
+        }
+        let (result, left) = all.results.get_mut(&key).map_or((ARGUMENTS, 0), |entry| {
+            entry.1 -= 1;
+            *entry
+        });
+        if left == 0 {
+            all.results.remove(&key);
+        }
+        return result;
+    }
+    // The last one makes them all, not under the lock: it waits for other processes.
+    let waiting = all.waiting.remove(&key).unwrap_or_default();
+    drop(all);
+    let devices: Vec<c_int> = waiting.iter().map(|w| w.device).collect();
+    let ranks: Vec<c_int> = waiting.iter().map(|w| w.rank).collect();
+    let mut made: Vec<CommPtr> = vec![std::ptr::null_mut(); waiting.len()];
+    // SAFETY: lists of the same length; the id is the caller's.
+    let result = unsafe {
+        let (comms, devices, ranks) = (made.as_mut_ptr(), devices.as_ptr(), ranks.as_ptr());
+        let count = waiting.len() as c_int;
+        (LIBRARY.get().init_comms)(comms, count, devices, ranks, nranks, id)
+    };
+    let mut all = lock(mutex);
+    if result == 0 {
+        for (waiting, made) in waiting.iter().zip(&made) {
+            // SAFETY: its thread waits for the result; the own place is the caller's.
+            unsafe { *waiting.out.0 = *made };
+        }
+        let made = made.into_iter().map(Raw).collect();
+        all.made.push((made, Vec::new()));
+    }
+    if waiting.len() > 1 {
+        all.results.insert(key, (result, waiting.len() - 1));
+        changed.notify_all();
+    }
+    result
 }
 
+/// Ends a communicator. The library wants those of a process together, so the last one's end ends
+/// them all.
 unsafe extern "C" fn comm_destroy(comm: CommPtr) -> RawResult {
-    let mut list = comm;
-    // SAFETY: a list of one communicator, which the caller gives up.
-    unsafe { (LIBRARY.get().destroy_comms)(&mut list, 1) }
+    let mut list: Vec<CommPtr> = {
+        let mut all = lock(&cliques().0);
+        let Some(at) = all
+            .made
+            .iter()
+            .position(|(made, _)| made.contains(&Raw(comm)))
+        else {
+            return ARGUMENTS;
+        };
+        let (made, ended) = &mut all.made[at];
+        made.retain(|other| other.0 != comm);
+        ended.push(Raw(comm));
+        if !made.is_empty() {
+            return 0;
+        }
+        let (_, ended) = all.made.swap_remove(at);
+        ended.iter().map(|raw| raw.0).collect()
+    };
+    // SAFETY: communicators of the library that their users have given up, ended once.
+    unsafe { (LIBRARY.get().destroy_comms)(list.as_mut_ptr(), list.len() as c_int) }
+}
+
+/// Aborts a communicator; the others of the process are no longer ended with it.
+unsafe extern "C" fn comm_abort(comm: CommPtr) -> RawResult {
+    let left: Vec<Raw> = {
+        let mut all = lock(&cliques().0);
+        let at = all
+            .made
+            .iter()
+            .position(|(made, _)| made.contains(&Raw(comm)));
+        match at {
+            None => Vec::new(),
+            Some(at) => {
+                all.made[at].0.retain(|other| other.0 != comm);
+                match all.made[at].0.is_empty() {
+                    true => all.made.swap_remove(at).1,
+                    false => Vec::new(),
+                }
+            }
+        }
+    };
+    let Some(abort) = LIBRARY.get().abort_comm else {
+        return ARGUMENTS;
+    };
+    for other in left {
+        // SAFETY: its user has given it up, and its end waited for this one.
+        let _ = unsafe { abort(other.0) };
+    }
+    // SAFETY: the caller's communicator, which it gives up.
+    unsafe { abort(comm) }
 }
 
 macro_rules! question {

@@ -3,6 +3,7 @@
 //! version call, and messages are made together by one call with a list.
 
 use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
 
 use super::library::{Adapted, Bootstrap, Message};
 use super::symbols::{
@@ -10,7 +11,7 @@ use super::symbols::{
     function_name, function_names, functions,
 };
 use super::{Ccl, Version};
-use crate::load::symbols::{Declaration, Resolver};
+use crate::load::symbols::{Declaration, Layout, Resolver};
 use crate::{Error, Result};
 
 /// Size of a root info.
@@ -29,6 +30,22 @@ pub(super) struct SendRecvItem {
 }
 
 const _: () = assert!(size_of::<SendRecvItem>() == 32);
+
+pub(super) fn item_layout(library: &'static str) -> Layout {
+    Layout {
+        library,
+        name: "HcclSendRecvItem",
+        size: size_of::<SendRecvItem>(),
+        exact: true,
+        fields: vec![
+            ("sendRecvType", offset_of!(SendRecvItem, kind)),
+            ("buf", offset_of!(SendRecvItem, buffer)),
+            ("count", offset_of!(SendRecvItem, count)),
+            ("dataType", offset_of!(SendRecvItem, dtype)),
+            ("remoteRank", offset_of!(SendRecvItem, remote)),
+        ],
+    }
+}
 
 functions! {
     /// What has no place in NCCL's shape.

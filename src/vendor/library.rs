@@ -45,6 +45,12 @@ pub(crate) enum Bootstrap {
         unsafe extern "C" fn(*mut u8) -> RawResult,
         unsafe extern "C" fn(*mut CommPtr, c_int, *const u8, c_int) -> RawResult,
     ),
+    /// As by pointer, but all ranks of a process are made by one call: the last argument says how
+    /// many there are.
+    Together(
+        unsafe extern "C" fn(*mut u8) -> RawResult,
+        unsafe fn(*mut CommPtr, c_int, *const u8, c_int, usize) -> RawResult,
+    ),
 }
 
 /// A message to or from a peer, in the vendor's numbers.
@@ -175,6 +181,10 @@ fn numbers<const N: usize>(
     }
     numbers
 }
+
+/// Bytes behind an id that its library must leave alone, and what they are.
+const SPARE_BYTES: usize = 8192;
+const SPARE: u8 = 0x5a;
 
 impl Library {
     /// The number in [`Library::dtypes`] and [`Library::redops`] of what the library doesn't have.
@@ -457,10 +467,24 @@ impl Library {
                 id.copy_from_slice(&fixed.0);
                 result
             }
-            // SAFETY: the function fills as many bytes as the vendor's id has.
-            Bootstrap::ByPointer(get, _) => unsafe { get(id.as_mut_ptr()) },
+            Bootstrap::ByPointer(get, _) | Bootstrap::Together(get, _) => {
+                // The size may be the user's word: what is too small must not cost memory of others.
+                id.resize(self.id_bytes + SPARE_BYTES, SPARE);
+                // SAFETY: the function fills as many bytes as the vendor's id has.
+                unsafe { get(id.as_mut_ptr()) }
+            }
         };
         self.check("GetUniqueId", result, ptr::null_mut())?;
+        if let Some(last) = id[self.id_bytes..].iter().rposition(|byte| *byte != SPARE) {
+            return Err(Error::internal(format!(
+                "{} wrote an id of at least {} bytes ({}), not {}",
+                self.row.title,
+                self.id_bytes + last + 1,
+                self.path().display(),
+                self.id_bytes
+            )));
+        }
+        id.truncate(self.id_bytes);
         Ok(id)
     }
 
@@ -491,12 +515,14 @@ impl Library {
         options.buffer(self.row, self.version)
     }
 
-    /// Makes a communicator. The calling thread's device becomes its device.
+    /// Makes a communicator. The calling thread's device becomes its device. `here`: how many of its
+    /// ranks are in this process, each of which calls this on a thread of its own.
     pub(crate) fn init_rank(
         &'static self,
         nranks: i32,
         id: &[u8],
         rank: i32,
+        here: usize,
         options: &CommOptions,
     ) -> Result<(VendorComm, Progress)> {
         self.check_id(id)?;
@@ -524,6 +550,11 @@ impl Library {
             (Bootstrap::ByPointer(_, init), _) => {
                 // SAFETY: as above; the id has the size that the vendor's has.
                 let result = unsafe { init(slot.out(), nranks, id.as_ptr(), rank) };
+                ("CommInitRank", result)
+            }
+            (Bootstrap::Together(_, init), _) => {
+                // SAFETY: as above.
+                let result = unsafe { init(slot.out(), nranks, id.as_ptr(), rank, here) };
                 ("CommInitRank", result)
             }
         };
@@ -657,7 +688,6 @@ pub(super) fn in_shape(
     missing.extend(NEEDED.iter().filter(|need| match **need {
         "GetUniqueId" => symbols.get_unique_id.is_none(),
         "CommInitRank" => symbols.comm_init_rank.is_none(),
-        "GetErrorString" => symbols.get_error_string.is_none(),
         "Broadcast" => symbols.broadcast.is_none(),
         "GroupStart" => symbols.group_start.is_none(),
         _ => symbols.group_end.is_none(),
@@ -677,12 +707,7 @@ pub(super) fn in_shape(
 /// Whether an open library is the row's at all.
 fn identify(row: &Ccl, lib: &Lib) -> std::result::Result<(), Refusal> {
     let mut probe = Resolver::new(lib, row.companions);
-    if probe.find(row.fingerprint).is_none() {
-        return Err(Refusal::new(match probe.strays().first() {
-            Some(stray) => format!("it is not {}: {stray}", row.title),
-            None => format!("it is not {}: it has no {}", row.title, row.fingerprint),
-        }));
-    }
+    // Whose it is says more than that it is not this one's.
     for (name, whose) in row.strangers {
         if probe.find(name).is_some() {
             return Err(Refusal::new(format!(
@@ -690,6 +715,12 @@ fn identify(row: &Ccl, lib: &Lib) -> std::result::Result<(), Refusal> {
                 row.title
             )));
         }
+    }
+    if probe.find(row.fingerprint).is_none() {
+        return Err(Refusal::new(match probe.strays().first() {
+            Some(stray) => format!("it is not {}: {stray}", row.title),
+            None => format!("it is not {}: it has no {}", row.title, row.fingerprint),
+        }));
     }
     let needed = match row.stranger_needs {
         [] => Vec::new(),

@@ -1,6 +1,6 @@
 //! The short path of libraries whose numbers are not ours, or that broadcast in place only: between
-//! `ops` and the library's functions stands one table look-up. What the table refuses takes the way
-//! that can say why.
+//! `ops` and the library's functions stands one table look-up. An entry says which function is called
+//! with what; for what the library does not have that is our way of saying why.
 
 use super::Library;
 use super::port::CLOSELY;
@@ -10,49 +10,128 @@ use crate::types::{DataType, OpKind, RedOp};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-const DTYPES: usize = DataType::ALL.len();
-const REDOPS: usize = RedOp::ALL.len();
-/// The row of operations that don't reduce.
-const MOVES: usize = REDOPS;
+/// Places for data types: a power of two, so that one is found by a shift.
+const DTYPES: usize = 16;
+const PAIRS: usize = RedOp::ALL.len() * DTYPES;
+const _: () = assert!(DataType::ALL.len() <= DTYPES);
 
 type Buf = *const c_void;
 type BufMut = *mut c_void;
 
-/// One communicator's table and functions. It is never freed, and used again by the next communicator
-/// at its place.
-#[repr(C)]
-pub(crate) struct Mapped {
+type Reducing = unsafe extern "C" fn(Buf, BufMut, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
+type RootedReducing =
+    unsafe extern "C" fn(Buf, BufMut, usize, c_int, c_int, c_int, CommPtr, StreamPtr) -> c_int;
+type Rooted = unsafe extern "C" fn(Buf, BufMut, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
+type InPlace = unsafe extern "C" fn(BufMut, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
+type Plain = unsafe extern "C" fn(Buf, BufMut, usize, c_int, CommPtr, StreamPtr) -> c_int;
+type Sending = unsafe extern "C" fn(Buf, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
+type Receiving = unsafe extern "C" fn(BufMut, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
+
+/// What becomes of a data type, and of an operator with it.
+#[repr(C, align(32))]
+struct Entry {
+    function: AtomicPtr<c_void>,
     comm: AtomicPtr<c_void>,
-    target: AtomicPtr<Target>,
-    functions: [AtomicPtr<c_void>; 10],
-    redops: [AtomicI32; REDOPS],
-    /// By operator and data type: the vendor's data type, negative where it is refused.
-    dtypes: [[AtomicI32; DTYPES]; REDOPS + 1],
+    dtype: AtomicI32,
+    op: AtomicI32,
 }
 
-/// Places in [`Mapped::functions`].
-#[derive(Clone, Copy)]
-enum Place {
-    AllReduce,
-    ReduceScatter,
-    Reduce,
-    AllGather,
-    Broadcast,
-    Send,
-    Recv,
-    Gather,
-    Scatter,
-    AllToAll,
+impl Entry {
+    const fn new() -> Entry {
+        Entry {
+            function: AtomicPtr::new(std::ptr::null_mut()),
+            comm: AtomicPtr::new(std::ptr::null_mut()),
+            dtype: AtomicI32::new(0),
+            op: AtomicI32::new(0),
+        }
+    }
+
+    fn set(&self, function: *mut c_void, comm: BufMut, dtype: c_int, op: c_int) {
+        self.function.store(function, Ordering::Relaxed);
+        self.comm.store(comm, Ordering::Relaxed);
+        self.dtype.store(dtype, Ordering::Relaxed);
+        self.op.store(op, Ordering::Relaxed);
+    }
+
+    fn function(&self) -> *mut c_void {
+        self.function.load(Ordering::Relaxed)
+    }
+
+    fn comm(&self) -> CommPtr {
+        self.comm.load(Ordering::Relaxed)
+    }
+
+    fn dtype(&self) -> c_int {
+        self.dtype.load(Ordering::Relaxed)
+    }
+
+    fn op(&self) -> c_int {
+        self.op.load(Ordering::Relaxed)
+    }
+}
+
+/// One communicator's table. It is never freed, and used again by the next communicator at its place.
+#[repr(C)]
+pub(crate) struct Mapped {
+    target: AtomicPtr<Target>,
+    /// The in-place broadcast, where there is no other.
+    bcast: Entries<DTYPES>,
+    all_reduce: Entries<PAIRS>,
+    reduce_scatter: Entries<PAIRS>,
+    reduce: Entries<PAIRS>,
+    all_gather: Entries<DTYPES>,
+    broadcast: Entries<DTYPES>,
+    gather: Entries<DTYPES>,
+    scatter: Entries<DTYPES>,
+    all_to_all: Entries<DTYPES>,
+    send: Entries<DTYPES>,
+    recv: Entries<DTYPES>,
+}
+
+struct Entries<const N: usize>([Entry; N]);
+
+impl<const N: usize> Entries<N> {
+    const fn new() -> Entries<N> {
+        Entries([const { Entry::new() }; N])
+    }
+}
+
+impl Entries<PAIRS> {
+    /// # Safety
+    /// Both numbers are below the limits of the short path.
+    #[inline(always)]
+    unsafe fn of(&self, op: c_int, dtype: c_int) -> &Entry {
+        let at = op as u32 * DTYPES as u32 + dtype as u32;
+        // SAFETY: the caller's promise: within the table.
+        unsafe { self.0.get_unchecked(at as usize) }
+    }
+}
+
+impl Entries<DTYPES> {
+    /// # Safety
+    /// The number is below the limit of the short path.
+    #[inline(always)]
+    unsafe fn of(&self, dtype: c_int) -> &Entry {
+        // SAFETY: the caller's promise: within the table.
+        unsafe { self.0.get_unchecked(dtype as u32 as usize) }
+    }
 }
 
 impl Mapped {
     pub(crate) const fn new() -> Mapped {
         Mapped {
-            comm: AtomicPtr::new(std::ptr::null_mut()),
             target: AtomicPtr::new(std::ptr::null_mut()),
-            functions: [const { AtomicPtr::new(std::ptr::null_mut()) }; 10],
-            redops: [const { AtomicI32::new(0) }; REDOPS],
-            dtypes: [const { [const { AtomicI32::new(0) }; DTYPES] }; REDOPS + 1],
+            bcast: Entries::new(),
+            all_reduce: Entries::new(),
+            reduce_scatter: Entries::new(),
+            reduce: Entries::new(),
+            all_gather: Entries::new(),
+            broadcast: Entries::new(),
+            gather: Entries::new(),
+            scatter: Entries::new(),
+            all_to_all: Entries::new(),
+            send: Entries::new(),
+            recv: Entries::new(),
         }
     }
 
@@ -64,114 +143,132 @@ impl Mapped {
         comm: CommPtr,
     ) -> Fill {
         let (calls, symbols) = (&library.calls, &library.symbols);
-        self.comm.store(comm, Ordering::Relaxed);
+        let own: BufMut = std::ptr::from_ref(self).cast_mut().cast();
         self.target
             .store(std::ptr::from_ref(target).cast_mut(), Ordering::Relaxed);
-        let put = |place: Place, function: *mut c_void| {
-            self.functions[place as usize].store(function, Ordering::Relaxed);
+        let pairs = |entries: &Entries<PAIRS>, kind, function, closely| {
+            for op in RedOp::ALL {
+                let redop = library.redop(op, target.nranks());
+                for dtype in DataType::ALL {
+                    let entry = &entries.0[op as usize * DTYPES + dtype as usize];
+                    let limited = library.within_limits(kind, dtype, Some(op));
+                    match (&redop, library.dtype(dtype), limited) {
+                        (Ok(redop), Ok(number), Ok(())) => {
+                            entry.set(function, comm, number, *redop)
+                        }
+                        _ => entry.set(closely, own, dtype as c_int, op as c_int),
+                    }
+                }
+            }
         };
-        put(Place::AllReduce, calls.all_reduce as *mut c_void);
-        put(Place::ReduceScatter, calls.reduce_scatter as *mut c_void);
-        put(Place::Reduce, calls.reduce as *mut c_void);
-        put(Place::AllGather, calls.all_gather as *mut c_void);
-        put(Place::Send, calls.send as *mut c_void);
-        put(Place::Recv, calls.recv as *mut c_void);
-        let null = std::ptr::null_mut();
-        let in_place = symbols.broadcast.is_none();
-        put(
-            Place::Broadcast,
-            match (symbols.broadcast, symbols.bcast) {
-                (Some(f), _) => f as *mut c_void,
-                (None, Some(f)) => f as *mut c_void,
-                (None, None) => null,
-            },
-        );
-        let working = |f: Option<*mut c_void>| f.filter(|_| !library.row.quirks.broken_gather);
-        let gathers = working(symbols.gather.map(|f| f as *mut c_void));
-        let scatters = working(symbols.scatter.map(|f| f as *mut c_void));
-        let exchanges = symbols.all_to_all.map(|f| f as *mut c_void);
-        put(Place::Gather, gathers.unwrap_or(null));
-        put(Place::Scatter, scatters.unwrap_or(null));
-        put(Place::AllToAll, exchanges.unwrap_or(null));
-        for op in RedOp::ALL {
-            let number = library.redop(op, target.nranks()).unwrap_or(-1);
-            self.redops[op as usize].store(number, Ordering::Relaxed);
+        let moves = |entries: &Entries<DTYPES>, kind, function: Option<_>, closely| {
             for dtype in DataType::ALL {
-                let fine = number >= 0
-                    && library
-                        .within_limits(OpKind::AllReduce, dtype, Some(op))
-                        .is_ok();
-                let number = if fine {
-                    library.dtypes[dtype as usize]
-                } else {
-                    -1
-                };
-                self.dtypes[op as usize][dtype as usize].store(number, Ordering::Relaxed);
+                let entry = &entries.0[dtype as usize];
+                let limited = library.within_limits(kind, dtype, None);
+                match (function, library.dtype(dtype), limited) {
+                    (Some(function), Ok(number), Ok(())) => entry.set(function, comm, number, 0),
+                    _ => entry.set(closely, own, dtype as c_int, 0),
+                }
+            }
+        };
+        let working = |f: Option<Rooted>| f.filter(|_| !library.row.quirks.broken_gather);
+        pairs(
+            &self.all_reduce,
+            OpKind::AllReduce,
+            calls.all_reduce as BufMut,
+            closely::all_reduce as BufMut,
+        );
+        pairs(
+            &self.reduce_scatter,
+            OpKind::ReduceScatter,
+            calls.reduce_scatter as BufMut,
+            closely::reduce_scatter as BufMut,
+        );
+        pairs(
+            &self.reduce,
+            OpKind::Reduce,
+            calls.reduce as BufMut,
+            closely::reduce as BufMut,
+        );
+        moves(
+            &self.all_gather,
+            OpKind::AllGather,
+            Some(calls.all_gather as BufMut),
+            closely::all_gather as BufMut,
+        );
+        let refused = closely::broadcast as BufMut;
+        match symbols.broadcast {
+            Some(f) => moves(
+                &self.broadcast,
+                OpKind::Broadcast,
+                Some(f as BufMut),
+                refused,
+            ),
+            None => {
+                // Which data types there are, says the table of the in-place function.
+                for dtype in DataType::ALL {
+                    let entry = &self.broadcast.0[dtype as usize];
+                    entry.set(broadcast_in_place as BufMut, own, dtype as c_int, 0);
+                }
+                let in_place = symbols.bcast.map(|f| f as BufMut);
+                moves(
+                    &self.bcast,
+                    OpKind::Broadcast,
+                    in_place,
+                    std::ptr::null_mut(),
+                );
             }
         }
-        for dtype in DataType::ALL {
-            let number = library.dtypes[dtype as usize];
-            self.dtypes[MOVES][dtype as usize].store(number, Ordering::Relaxed);
-        }
+        moves(
+            &self.gather,
+            OpKind::Gather,
+            working(symbols.gather).map(|f| f as BufMut),
+            closely::gather as BufMut,
+        );
+        moves(
+            &self.scatter,
+            OpKind::Scatter,
+            working(symbols.scatter).map(|f| f as BufMut),
+            closely::scatter as BufMut,
+        );
+        moves(
+            &self.all_to_all,
+            OpKind::AllToAll,
+            symbols.all_to_all.map(|f| f as BufMut),
+            closely::all_to_all as BufMut,
+        );
+        moves(
+            &self.send,
+            OpKind::Send,
+            Some(calls.send as BufMut),
+            closely::send as BufMut,
+        );
+        moves(
+            &self.recv,
+            OpKind::Recv,
+            Some(calls.recv as BufMut),
+            closely::recv as BufMut,
+        );
         Fill {
-            comm: std::ptr::from_ref(self).cast_mut().cast(),
-            dtypes: DTYPES as u32,
+            comm: own,
+            dtypes: DataType::ALL.len() as u32,
             all_reduce,
-            broadcast: if in_place {
-                broadcast_in_place
-            } else {
-                broadcast
-            },
+            broadcast,
             reduce,
             all_gather,
             reduce_scatter,
             send,
             recv,
-            // A function that the library lacks is NULL here, and the call takes the other way.
             gather: Some(gather),
             scatter: Some(scatter),
             all_to_all: Some(all_to_all),
         }
     }
 
-    fn comm(&self) -> CommPtr {
-        self.comm.load(Ordering::Relaxed)
-    }
-
     fn target(&self) -> &'static Target {
         // SAFETY: stored by `fill` from a `&'static Target` before the short path was opened.
         unsafe { &*self.target.load(Ordering::Relaxed) }
     }
-
-    /// The vendor's data type for an operator's row, or [`MOVES`].
-    ///
-    /// # Safety
-    /// Both numbers are below the limits of the short path.
-    #[inline(always)]
-    unsafe fn dtype(&self, row: usize, dtype: c_int) -> c_int {
-        // SAFETY: the caller's promise: within the table.
-        let number = unsafe { self.dtypes.get_unchecked(row).get_unchecked(dtype as usize) };
-        number.load(Ordering::Relaxed)
-    }
-
-    /// # Safety
-    /// As [`Mapped::dtype`].
-    #[inline(always)]
-    unsafe fn redop(&self, op: c_int) -> c_int {
-        // SAFETY: the caller's promise: within the table.
-        unsafe { self.redops.get_unchecked(op as usize) }.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn function(&self, place: Place) -> *mut c_void {
-        self.functions[place as usize].load(Ordering::Relaxed)
-    }
-}
-
-/// What the short path makes of the result of a call that took the other way.
-#[inline(always)]
-fn told(code: i32) -> i32 {
-    if code == 0 { 0 } else { TOLD + code }
 }
 
 /// The table behind the pointer that the short path passes.
@@ -184,15 +281,6 @@ unsafe fn table(mapped: BufMut) -> &'static Mapped {
     unsafe { &*mapped.cast::<Mapped>() }
 }
 
-type Reducing = unsafe extern "C" fn(Buf, BufMut, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
-type RootedReducing =
-    unsafe extern "C" fn(Buf, BufMut, usize, c_int, c_int, c_int, CommPtr, StreamPtr) -> c_int;
-type Rooted = unsafe extern "C" fn(Buf, BufMut, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
-type InPlace = unsafe extern "C" fn(BufMut, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
-type Plain = unsafe extern "C" fn(Buf, BufMut, usize, c_int, CommPtr, StreamPtr) -> c_int;
-type Sending = unsafe extern "C" fn(Buf, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
-type Receiving = unsafe extern "C" fn(BufMut, usize, c_int, c_int, CommPtr, StreamPtr) -> c_int;
-
 unsafe extern "C" fn all_reduce(
     send: Buf,
     recv: BufMut,
@@ -202,22 +290,20 @@ unsafe extern "C" fn all_reduce(
     mapped: BufMut,
     stream: StreamPtr,
 ) -> c_int {
-    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits.
-    let (m, number) = unsafe {
-        let m = table(mapped);
-        (m, m.dtype(op as usize, dtype))
-    };
-    let function = m.function(Place::AllReduce);
-    if number < 0 {
-        let target = m.target();
-        // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe { (CLOSELY.all_reduce)(send, recv, count, dtype, op, target, stream) });
-    }
-    // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
-    // promise.
+    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits; `fill`
+    // has stored a function of this type in the entry; the buffers are the caller's promise.
     unsafe {
-        let function = std::mem::transmute::<*mut c_void, Reducing>(function);
-        function(send, recv, count, number, m.redop(op), m.comm(), stream)
+        let entry = table(mapped).all_reduce.of(op, dtype);
+        let function = std::mem::transmute::<BufMut, Reducing>(entry.function());
+        function(
+            send,
+            recv,
+            count,
+            entry.dtype(),
+            entry.op(),
+            entry.comm(),
+            stream,
+        )
     }
 }
 
@@ -230,24 +316,20 @@ unsafe extern "C" fn reduce_scatter(
     mapped: BufMut,
     stream: StreamPtr,
 ) -> c_int {
-    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits.
-    let (m, number) = unsafe {
-        let m = table(mapped);
-        (m, m.dtype(op as usize, dtype))
-    };
-    let function = m.function(Place::ReduceScatter);
-    if number < 0 {
-        let target = m.target();
-        // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe {
-            (CLOSELY.reduce_scatter)(send, recv, count, dtype, op, target, stream)
-        });
-    }
-    // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
-    // promise.
+    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits; `fill`
+    // has stored a function of this type in the entry; the buffers are the caller's promise.
     unsafe {
-        let function = std::mem::transmute::<*mut c_void, Reducing>(function);
-        function(send, recv, count, number, m.redop(op), m.comm(), stream)
+        let entry = table(mapped).reduce_scatter.of(op, dtype);
+        let function = std::mem::transmute::<BufMut, Reducing>(entry.function());
+        function(
+            send,
+            recv,
+            count,
+            entry.dtype(),
+            entry.op(),
+            entry.comm(),
+            stream,
+        )
     }
 }
 
@@ -262,31 +344,19 @@ unsafe extern "C" fn reduce(
     mapped: BufMut,
     stream: StreamPtr,
 ) -> c_int {
-    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits.
-    let (m, number) = unsafe {
-        let m = table(mapped);
-        (m, m.dtype(op as usize, dtype))
-    };
-    let function = m.function(Place::Reduce);
-    if number < 0 {
-        let target = m.target();
-        // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe {
-            (CLOSELY.reduce)(send, recv, count, dtype, op, root, target, stream)
-        });
-    }
-    // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
-    // promise.
+    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits; `fill`
+    // has stored a function of this type in the entry; the buffers are the caller's promise.
     unsafe {
-        let function = std::mem::transmute::<*mut c_void, RootedReducing>(function);
+        let entry = table(mapped).reduce.of(op, dtype);
+        let function = std::mem::transmute::<BufMut, RootedReducing>(entry.function());
         function(
             send,
             recv,
             count,
-            number,
-            m.redop(op),
+            entry.dtype(),
+            entry.op(),
             root,
-            m.comm(),
+            entry.comm(),
             stream,
         )
     }
@@ -300,22 +370,12 @@ unsafe extern "C" fn all_gather(
     mapped: BufMut,
     stream: StreamPtr,
 ) -> c_int {
-    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits.
-    let (m, number) = unsafe {
-        let m = table(mapped);
-        (m, m.dtype(MOVES, dtype))
-    };
-    let function = m.function(Place::AllGather);
-    if number < 0 {
-        let target = m.target();
-        // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe { (CLOSELY.all_gather)(send, recv, count, dtype, target, stream) });
-    }
-    // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
-    // promise.
+    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits; `fill`
+    // has stored a function of this type in the entry; the buffers are the caller's promise.
     unsafe {
-        let function = std::mem::transmute::<*mut c_void, Plain>(function);
-        function(send, recv, count, number, m.comm(), stream)
+        let entry = table(mapped).all_gather.of(dtype);
+        let function = std::mem::transmute::<BufMut, Plain>(entry.function());
+        function(send, recv, count, entry.dtype(), entry.comm(), stream)
     }
 }
 
@@ -328,56 +388,12 @@ unsafe extern "C" fn broadcast(
     mapped: BufMut,
     stream: StreamPtr,
 ) -> c_int {
-    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits.
-    let (m, number) = unsafe {
-        let m = table(mapped);
-        (m, m.dtype(MOVES, dtype))
-    };
-    let function = m.function(Place::Broadcast);
-    if number < 0 {
-        let target = m.target();
-        // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe {
-            (CLOSELY.broadcast)(send, recv, count, dtype, root, target, stream)
-        });
-    }
-    // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
-    // promise.
+    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits; `fill`
+    // has stored a function of this type in the entry; the buffers are the caller's promise.
     unsafe {
-        let function = std::mem::transmute::<*mut c_void, Rooted>(function);
-        function(send, recv, count, number, root, m.comm(), stream)
-    }
-}
-
-unsafe extern "C" fn broadcast_in_place(
-    send: Buf,
-    recv: BufMut,
-    count: usize,
-    dtype: c_int,
-    root: c_int,
-    mapped: BufMut,
-    stream: StreamPtr,
-) -> c_int {
-    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits.
-    let (m, number) = unsafe {
-        let m = table(mapped);
-        (m, m.dtype(MOVES, dtype))
-    };
-    let function = m.function(Place::Broadcast);
-    // Out of place, the root has to copy first.
-    let copies = !std::ptr::eq(send, recv) && m.target().rank() as c_int == root;
-    if number < 0 || copies {
-        let target = m.target();
-        // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe {
-            (CLOSELY.broadcast)(send, recv, count, dtype, root, target, stream)
-        });
-    }
-    // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
-    // promise.
-    unsafe {
-        let function = std::mem::transmute::<*mut c_void, InPlace>(function);
-        function(recv, count, number, root, m.comm(), stream)
+        let entry = table(mapped).broadcast.of(dtype);
+        let function = std::mem::transmute::<BufMut, Rooted>(entry.function());
+        function(send, recv, count, entry.dtype(), root, entry.comm(), stream)
     }
 }
 
@@ -390,22 +406,12 @@ unsafe extern "C" fn gather(
     mapped: BufMut,
     stream: StreamPtr,
 ) -> c_int {
-    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits.
-    let (m, number) = unsafe {
-        let m = table(mapped);
-        (m, m.dtype(MOVES, dtype))
-    };
-    let function = m.function(Place::Gather);
-    if number < 0 || function.is_null() {
-        let target = m.target();
-        // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe { (CLOSELY.gather)(send, recv, count, dtype, root, target, stream) });
-    }
-    // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
-    // promise.
+    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits; `fill`
+    // has stored a function of this type in the entry; the buffers are the caller's promise.
     unsafe {
-        let function = std::mem::transmute::<*mut c_void, Rooted>(function);
-        function(send, recv, count, number, root, m.comm(), stream)
+        let entry = table(mapped).gather.of(dtype);
+        let function = std::mem::transmute::<BufMut, Rooted>(entry.function());
+        function(send, recv, count, entry.dtype(), root, entry.comm(), stream)
     }
 }
 
@@ -418,22 +424,12 @@ unsafe extern "C" fn scatter(
     mapped: BufMut,
     stream: StreamPtr,
 ) -> c_int {
-    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits.
-    let (m, number) = unsafe {
-        let m = table(mapped);
-        (m, m.dtype(MOVES, dtype))
-    };
-    let function = m.function(Place::Scatter);
-    if number < 0 || function.is_null() {
-        let target = m.target();
-        // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe { (CLOSELY.scatter)(send, recv, count, dtype, root, target, stream) });
-    }
-    // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
-    // promise.
+    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits; `fill`
+    // has stored a function of this type in the entry; the buffers are the caller's promise.
     unsafe {
-        let function = std::mem::transmute::<*mut c_void, Rooted>(function);
-        function(send, recv, count, number, root, m.comm(), stream)
+        let entry = table(mapped).scatter.of(dtype);
+        let function = std::mem::transmute::<BufMut, Rooted>(entry.function());
+        function(send, recv, count, entry.dtype(), root, entry.comm(), stream)
     }
 }
 
@@ -445,22 +441,12 @@ unsafe extern "C" fn all_to_all(
     mapped: BufMut,
     stream: StreamPtr,
 ) -> c_int {
-    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits.
-    let (m, number) = unsafe {
-        let m = table(mapped);
-        (m, m.dtype(MOVES, dtype))
-    };
-    let function = m.function(Place::AllToAll);
-    if number < 0 || function.is_null() {
-        let target = m.target();
-        // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe { (CLOSELY.all_to_all)(send, recv, count, dtype, target, stream) });
-    }
-    // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
-    // promise.
+    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits; `fill`
+    // has stored a function of this type in the entry; the buffers are the caller's promise.
     unsafe {
-        let function = std::mem::transmute::<*mut c_void, Plain>(function);
-        function(send, recv, count, number, m.comm(), stream)
+        let entry = table(mapped).all_to_all.of(dtype);
+        let function = std::mem::transmute::<BufMut, Plain>(entry.function());
+        function(send, recv, count, entry.dtype(), entry.comm(), stream)
     }
 }
 
@@ -472,22 +458,12 @@ unsafe extern "C" fn send(
     mapped: BufMut,
     stream: StreamPtr,
 ) -> c_int {
-    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits.
-    let (m, number) = unsafe {
-        let m = table(mapped);
-        (m, m.dtype(MOVES, dtype))
-    };
-    let function = m.function(Place::Send);
-    if number < 0 {
-        let target = m.target();
-        // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe { (CLOSELY.send)(buffer, count, dtype, peer, target, stream) });
-    }
-    // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
-    // promise.
+    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits; `fill`
+    // has stored a function of this type in the entry; the buffers are the caller's promise.
     unsafe {
-        let function = std::mem::transmute::<*mut c_void, Sending>(function);
-        function(buffer, count, number, peer, m.comm(), stream)
+        let entry = table(mapped).send.of(dtype);
+        let function = std::mem::transmute::<BufMut, Sending>(entry.function());
+        function(buffer, count, entry.dtype(), peer, entry.comm(), stream)
     }
 }
 
@@ -499,21 +475,239 @@ unsafe extern "C" fn recv(
     mapped: BufMut,
     stream: StreamPtr,
 ) -> c_int {
-    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits.
-    let (m, number) = unsafe {
-        let m = table(mapped);
-        (m, m.dtype(MOVES, dtype))
-    };
-    let function = m.function(Place::Recv);
-    if number < 0 {
-        let target = m.target();
-        // SAFETY: the caller's promise about the buffers, passed on.
-        return told(unsafe { (CLOSELY.recv)(buffer, count, dtype, peer, target, stream) });
-    }
-    // SAFETY: `fill` has stored a function of this type at this place; the buffers are the caller's
-    // promise.
+    // SAFETY: the short path passes what `fill` gave to it, and only numbers below its limits; `fill`
+    // has stored a function of this type in the entry; the buffers are the caller's promise.
     unsafe {
-        let function = std::mem::transmute::<*mut c_void, Receiving>(function);
-        function(buffer, count, number, peer, m.comm(), stream)
+        let entry = table(mapped).recv.of(dtype);
+        let function = std::mem::transmute::<BufMut, Receiving>(entry.function());
+        function(buffer, count, entry.dtype(), peer, entry.comm(), stream)
+    }
+}
+
+/// A broadcast of a library that has it in place only. Out of place the root has to copy first.
+unsafe extern "C" fn broadcast_in_place(
+    send: Buf,
+    recv: BufMut,
+    count: usize,
+    dtype: c_int,
+    root: c_int,
+    mapped: BufMut,
+    stream: StreamPtr,
+) -> c_int {
+    // SAFETY: as of the others.
+    unsafe {
+        let m = table(mapped);
+        let entry = m.bcast.of(dtype);
+        let copies = !std::ptr::eq(send, recv) && m.target().rank() as c_int == root;
+        if copies || entry.function().is_null() {
+            return closely::broadcast(send, recv, count, dtype, root, mapped, stream);
+        }
+        let function = std::mem::transmute::<BufMut, InPlace>(entry.function());
+        function(recv, count, entry.dtype(), root, entry.comm(), stream)
+    }
+}
+
+/// The way of what the library does not have, or not by itself. The communicator is our table.
+mod closely {
+    use super::*;
+
+    fn told(code: i32) -> i32 {
+        if code == 0 { 0 } else { TOLD + code }
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe extern "C" fn all_reduce(
+        send: Buf,
+        recv: BufMut,
+        count: usize,
+        dtype: c_int,
+        op: c_int,
+        mapped: BufMut,
+        stream: StreamPtr,
+    ) -> c_int {
+        // SAFETY: the entry passes the table; the buffers are the caller's promise.
+        told(unsafe {
+            (CLOSELY.all_reduce)(send, recv, count, dtype, op, table(mapped).target(), stream)
+        })
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe extern "C" fn reduce_scatter(
+        send: Buf,
+        recv: BufMut,
+        count: usize,
+        dtype: c_int,
+        op: c_int,
+        mapped: BufMut,
+        stream: StreamPtr,
+    ) -> c_int {
+        // SAFETY: the entry passes the table; the buffers are the caller's promise.
+        told(unsafe {
+            (CLOSELY.reduce_scatter)(send, recv, count, dtype, op, table(mapped).target(), stream)
+        })
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe extern "C" fn reduce(
+        send: Buf,
+        recv: BufMut,
+        count: usize,
+        dtype: c_int,
+        op: c_int,
+        root: c_int,
+        mapped: BufMut,
+        stream: StreamPtr,
+    ) -> c_int {
+        // SAFETY: the entry passes the table; the buffers are the caller's promise.
+        told(unsafe {
+            (CLOSELY.reduce)(
+                send,
+                recv,
+                count,
+                dtype,
+                op,
+                root,
+                table(mapped).target(),
+                stream,
+            )
+        })
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe extern "C" fn all_gather(
+        send: Buf,
+        recv: BufMut,
+        count: usize,
+        dtype: c_int,
+        mapped: BufMut,
+        stream: StreamPtr,
+    ) -> c_int {
+        // SAFETY: the entry passes the table; the buffers are the caller's promise.
+        told(unsafe {
+            (CLOSELY.all_gather)(send, recv, count, dtype, table(mapped).target(), stream)
+        })
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe extern "C" fn broadcast(
+        send: Buf,
+        recv: BufMut,
+        count: usize,
+        dtype: c_int,
+        root: c_int,
+        mapped: BufMut,
+        stream: StreamPtr,
+    ) -> c_int {
+        // SAFETY: the entry passes the table; the buffers are the caller's promise.
+        told(unsafe {
+            (CLOSELY.broadcast)(
+                send,
+                recv,
+                count,
+                dtype,
+                root,
+                table(mapped).target(),
+                stream,
+            )
+        })
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe extern "C" fn gather(
+        send: Buf,
+        recv: BufMut,
+        count: usize,
+        dtype: c_int,
+        root: c_int,
+        mapped: BufMut,
+        stream: StreamPtr,
+    ) -> c_int {
+        // SAFETY: the entry passes the table; the buffers are the caller's promise.
+        told(unsafe {
+            (CLOSELY.gather)(
+                send,
+                recv,
+                count,
+                dtype,
+                root,
+                table(mapped).target(),
+                stream,
+            )
+        })
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe extern "C" fn scatter(
+        send: Buf,
+        recv: BufMut,
+        count: usize,
+        dtype: c_int,
+        root: c_int,
+        mapped: BufMut,
+        stream: StreamPtr,
+    ) -> c_int {
+        // SAFETY: the entry passes the table; the buffers are the caller's promise.
+        told(unsafe {
+            (CLOSELY.scatter)(
+                send,
+                recv,
+                count,
+                dtype,
+                root,
+                table(mapped).target(),
+                stream,
+            )
+        })
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe extern "C" fn all_to_all(
+        send: Buf,
+        recv: BufMut,
+        count: usize,
+        dtype: c_int,
+        mapped: BufMut,
+        stream: StreamPtr,
+    ) -> c_int {
+        // SAFETY: the entry passes the table; the buffers are the caller's promise.
+        told(unsafe {
+            (CLOSELY.all_to_all)(send, recv, count, dtype, table(mapped).target(), stream)
+        })
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe extern "C" fn send(
+        buffer: Buf,
+        count: usize,
+        dtype: c_int,
+        peer: c_int,
+        mapped: BufMut,
+        stream: StreamPtr,
+    ) -> c_int {
+        // SAFETY: the entry passes the table; the buffers are the caller's promise.
+        told(unsafe { (CLOSELY.send)(buffer, count, dtype, peer, table(mapped).target(), stream) })
+    }
+
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe extern "C" fn recv(
+        buffer: BufMut,
+        count: usize,
+        dtype: c_int,
+        peer: c_int,
+        mapped: BufMut,
+        stream: StreamPtr,
+    ) -> c_int {
+        // SAFETY: the entry passes the table; the buffers are the caller's promise.
+        told(unsafe { (CLOSELY.recv)(buffer, count, dtype, peer, table(mapped).target(), stream) })
     }
 }

@@ -29,7 +29,7 @@ pub(crate) use version::Version;
 
 use crate::Code;
 use crate::device::DriverRow;
-use crate::load::symbols::{Declaration, Resolver};
+use crate::load::symbols::{Declaration, Layout, Resolver};
 use crate::types::{DataType, OpKind, RedOp};
 use library::{Adapted, Hint};
 
@@ -80,8 +80,6 @@ pub(crate) struct Quirks {
     pub(crate) needs_device: bool,
     /// Communicators can't be initialised at once, or only in the same order everywhere.
     pub(crate) serial_init: bool,
-    /// The null stream is a valid stream.
-    pub(crate) null_stream: bool,
     /// How groups are made.
     pub(crate) groups: Groups,
     /// Messages go over communicators of two ranks each.
@@ -95,7 +93,6 @@ impl Quirks {
     pub(crate) const NONE: Quirks = Quirks {
         needs_device: false,
         serial_init: false,
-        null_stream: true,
         groups: Groups::Library,
         pair_messages: false,
         broken_gather: false,
@@ -265,6 +262,29 @@ pub(crate) fn declarations() -> Vec<Declaration> {
     })
     .collect()
 }
+
+/// Every struct of a collective library that is laid out here.
+pub(crate) fn layouts() -> Vec<Layout> {
+    let exact = |library, name, size| Layout {
+        library,
+        name,
+        size,
+        exact: true,
+        fields: Vec::new(),
+    };
+    vec![
+        options::layout(NVIDIA_KEY),
+        symbols::sim_info_layout(NVIDIA_KEY),
+        symbols::wait_signal_layout(NVIDIA_KEY),
+        exact(NVIDIA_KEY, "ncclUniqueId", size_of::<symbols::Id128>()),
+        hccl::item_layout("ascend"),
+        exact("ascend", "HcclRootInfo", hccl::ROOT_INFO_BYTES),
+        exact("cambricon", "cnclCliqueId", cncl::CLIQUE_ID_BYTES),
+        exact("flagcx", "flagcxUniqueId", flagcx::ID_BYTES),
+    ]
+}
+
+const NVIDIA_KEY: &str = "nvidia";
 
 /// Accelerators that FlagGems knows and that have no collective library: the host tier serves them.
 static NO_COLLECTIVES: &[&str] = &["arm", "spacemit", "aipu", "bpu"];

@@ -5,6 +5,7 @@ use std::mem::{offset_of, size_of};
 use std::ptr;
 
 use super::{Ccl, Version};
+use crate::load::symbols::Layout;
 use crate::{Error, Result};
 
 /// `ncclConfig_t` of 2.32.3. Only its offsets are used: what is passed is the smallest older
@@ -112,6 +113,26 @@ static KNOBS: &[KnobInfo] = knobs! {
     HostCftMode host_cft_mode "hostCftMode" [2 31 2];
     NvlsHostMode nvls_host_mode "nvlsHostMode" [2 32 3];
 };
+
+/// The config struct and the fields that are written, for the check against the C declaration.
+pub(super) fn layout(library: &'static str) -> Layout {
+    let numbers = KNOBS.iter().map(|knob| (knob.name, knob.offset));
+    Layout {
+        library,
+        name: "ncclConfig_t",
+        size: size_of::<Config>(),
+        exact: true,
+        fields: numbers
+            .chain([
+                ("size", offset_of!(Config, size)),
+                ("magic", offset_of!(Config, magic)),
+                ("version", offset_of!(Config, version)),
+                ("netName", offset_of!(Config, net_name)),
+                ("commName", offset_of!(Config, comm_name)),
+            ])
+            .collect(),
+    }
+}
 
 /// Every layout that the config struct has had: its size and the version that it came with.
 static LAYOUTS: &[(usize, Version)] = &[

@@ -204,7 +204,7 @@ pub(crate) fn check(target: &'static Target, call: &Call) -> Result<DataType> {
         library.redop(op, target.nranks())?;
     }
     library.within_limits(call.kind, dtype, op)?;
-    if call.stream.is_null() && !library.row.quirks.null_stream {
+    if call.stream.is_null() && !target.native.driver().has_null_stream() {
         return Err(Error::invalid_argument(format!(
             "the stream is NULL, and {} has no default stream: pass one of flagosStreamCreate or of \
              the driver's",
@@ -582,8 +582,16 @@ fn barrier(target: &'static Target, library: &'static Library, stream: *mut c_vo
     // A pair that every library can reduce.
     let d = library.dtype(DataType::Int32)?;
     let o = library.redop(RedOp::Sum, target.nranks())?;
-    // SAFETY: the word is on the communicator's device and stays until the communicator ends; what
-    // is in it does not matter.
-    let result = unsafe { (library.calls.all_reduce)(word, word, 1, d, o, comm, stream) };
-    outcome(library, "AllReduce of a barrier", result, comm)
+    let driver = target.native.driver();
+    driver.on_some_stream(stream_of(stream), |on| {
+        // SAFETY: the word is on the communicator's device and stays until the communicator ends;
+        // what is in it does not matter.
+        let result = unsafe { (library.calls.all_reduce)(word, word, 1, d, o, comm, on.raw()) };
+        let code = outcome(library, "AllReduce of a barrier", result, comm)?;
+        if on.raw() != stream {
+            // Nobody else could wait for a stream of ours.
+            driver.stream_synchronize(on)?;
+        }
+        Ok(code)
+    })
 }

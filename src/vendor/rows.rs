@@ -601,7 +601,6 @@ static ASCEND: Vendor = Vendor {
         shape: Shape::Adapted(hccl::adapt, hccl::declarations),
         quirks: Quirks {
             serial_init: true,
-            null_stream: false,
             groups: Groups::Kept,
             ..Quirks::NONE
         },
@@ -819,6 +818,33 @@ pub(crate) static FLAGCX: Ccl = Ccl {
     quirks: Quirks::NONE,
 };
 
+/// A vendor that doesn't exist; see `load::invented`.
+#[cfg(test)]
+static INVENTED: Vendor = Vendor {
+    key: "invented",
+    aliases: &["made_up"],
+    nodes: &[],
+    only_named: true,
+    driver: &device::INVENTED,
+    ccl: Ccl {
+        key: "invented",
+        title: "Invented ZCCL",
+        sonames: &["libzccl.so.1"],
+        wheels: &[],
+        roots: &[],
+        prefix: "zccl",
+        renames: &[],
+        fingerprint: "zcclCommCuDevice",
+        strangers: &[],
+        nccl_versions: false,
+        config: false,
+        dtypes: like_nccl(Absent, Absent),
+        redops: FIVE_REDOPS,
+        results: NCCL_RESULTS,
+        ..NCCL
+    },
+};
+
 /// Every vendor that the library drives, in the order in which they are detected.
 pub(crate) static VENDORS: &[&Vendor] = &[
     &NVIDIA,
@@ -835,6 +861,8 @@ pub(crate) static VENDORS: &[&Vendor] = &[
     &AMD,
     &THEAD,
     &SUNRISE,
+    #[cfg(test)]
+    &INVENTED,
 ];
 
 #[cfg(test)]

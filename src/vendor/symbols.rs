@@ -5,11 +5,12 @@
 //! adapters.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::{Ccl, Version};
-use crate::load::symbols::Declaration;
+use crate::load::symbols::{Declaration, Layout};
 
 /// A vendor's communicator.
 pub(crate) type CommPtr = *mut c_void;
@@ -49,6 +50,36 @@ const _: () = {
     assert!(size_of::<Id128>() == 128 && align_of::<Id128>() == 1);
     assert!(size_of::<SimInfo>() == 24);
 };
+
+pub(super) fn sim_info_layout(library: &'static str) -> Layout {
+    Layout {
+        library,
+        name: "ncclSimInfo_t",
+        size: size_of::<SimInfo>(),
+        exact: true,
+        fields: vec![
+            ("size", offset_of!(SimInfo, size)),
+            ("magic", offset_of!(SimInfo, magic)),
+            ("version", offset_of!(SimInfo, version)),
+            ("estimatedTime", offset_of!(SimInfo, estimated_time)),
+        ],
+    }
+}
+
+pub(super) fn wait_signal_layout(library: &'static str) -> Layout {
+    Layout {
+        library,
+        name: "ncclWaitSignalDesc_t",
+        size: size_of::<WaitSignalDesc>(),
+        exact: true,
+        fields: vec![
+            ("opCnt", offset_of!(WaitSignalDesc, op_count)),
+            ("peer", offset_of!(WaitSignalDesc, peer)),
+            ("sigIdx", offset_of!(WaitSignalDesc, signal)),
+            ("ctx", offset_of!(WaitSignalDesc, context)),
+        ],
+    }
+}
 
 /// One function of an ABI: its name, or what follows the prefix; the version that brought it; and
 /// its signature as it is declared here, for the check against the vendor's C declarations.
@@ -277,7 +308,6 @@ functions! {
 pub(crate) const NEEDED: &[&str] = &[
     "GetUniqueId",
     "CommInitRank",
-    "GetErrorString",
     "Broadcast",
     "GroupStart",
     "GroupEnd",
@@ -293,7 +323,12 @@ pub(crate) fn function_names(row: &Ccl, suffix: &str) -> Vec<String> {
 
 /// The usual name of a function at a vendor.
 pub(crate) fn function_name(row: &Ccl, suffix: &str) -> String {
-    function_names(row, suffix).swap_remove(0)
+    let mut names = function_names(row, suffix);
+    match names.is_empty() {
+        // The library has no such function: what it is made of has failed.
+        true => format!("{}{suffix}", row.prefix),
+        false => names.swap_remove(0),
+    }
 }
 
 /// What the entries of a table are at a vendor, for the check against its C declarations. Entries

@@ -11,10 +11,12 @@
 #include "core.h"
 #include "knobs.h"
 #include <dlfcn.h>
+#include <linux/sockios.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -1052,6 +1054,21 @@ static int run_collective(struct fk_comm *c, const struct op *o)
     return r;
 }
 
+/* For libraries whose sends end only when the peer has taken everything: a socket alone would hold small messages. */
+static void sends_taken(struct fk_comm *c, const struct op *ops, int n)
+{
+#ifdef FAKE_SENDS_WAIT
+    for (int i = 0; i < n; i++)
+        for (int left = 1; ops[i].kind == SEND && ops[i].peer != c->rank && !c->abort;) {
+            if (ioctl(c->fds[ops[i].peer], SIOCOUTQ, &left) || !left)
+                break;
+            fk_msleep(1);
+        }
+#else
+    (void)c, (void)ops, (void)n;
+#endif
+}
+
 static void run_ops(struct fk_comm *c, struct op *ops, int n)
 {
     struct xfer *x = calloc((size_t)n + 1, sizeof *x);
@@ -1075,7 +1092,8 @@ static void run_ops(struct fk_comm *c, struct op *ops, int n)
                 memmove(ops[j].recv, o->send, o->count * sizes[o->dt]);
         self++;
     }
-    progress(c, x, m);
+    if (!progress(c, x, m))
+        sends_taken(c, ops, n);
 out:
     free(x);
 }

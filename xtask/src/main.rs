@@ -5,14 +5,32 @@
 
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: cargo run -p xtask -- header
-  header   writes include/flagos_comm.h from capi/flagos";
+const USAGE: &str = "usage: cargo run -p xtask -- CHORE
+  header   writes include/flagos_comm.h from capi/flagos
+  vendors  writes the tables of docs/discovery.md from the vendors' rows
+  env      writes docs/environment.md from the table of variables
+  abi      compares what the engine declares of vendors' libraries with their C declarations";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
-        ["header"] => bless("header::is_what_cbindgen_makes"),
+        ["header"] => test(
+            &["flagos-comm-capi-tests", "--test", "capi"],
+            &["--exact", "header::is_what_cbindgen_makes"],
+        ),
+        ["vendors"] => test(
+            &["flagos-comm", "--lib"],
+            &["--exact", "load::page::the_tables_are_current"],
+        ),
+        ["env"] => test(
+            &["flagos-comm", "--lib"],
+            &["--exact", "config::tests::the_page_is_current"],
+        ),
+        ["abi"] => test(
+            &["xtask", "--test", "abi"],
+            &["--nocapture", "--test-threads=1"],
+        ),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -20,12 +38,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one test of the C API's package with leave to write what it compares.
-fn bless(test: &str) -> ExitCode {
+/// Runs tests of a package, those that compare a file with leave to write it.
+fn test(package: &[&str], arguments: &[&str]) -> ExitCode {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["test", "--locked", "-p", "flagos-comm-capi-tests"])
-        .args(["--test", "capi", "--", "--exact", test])
+        .args(["test", "--locked", "-p"])
+        .args(package)
+        .arg("--")
+        .args(arguments)
         .env("FLAGOSCOMM_BLESS", "1")
         .status();
     match status {

@@ -240,7 +240,7 @@ pub fn participate(
     };
     output.line(&report.last_line())?;
     write_files(args, &report)?;
-    Ok(u8::from(report.wrong() > 0))
+    Ok(u8::from(report.wrong() > 0 || report.nothing_checked()))
 }
 
 /// The tiers to ask for, and the sentence that says why.

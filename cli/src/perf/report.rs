@@ -258,6 +258,18 @@ impl Report {
         rows + self.checks.iter().map(|check| check.wrong).sum::<u64>()
     }
 
+    /// Whether a check was asked for and nothing could be compared, which proves nothing.
+    pub fn nothing_checked(&self) -> bool {
+        let timed = |row: &Row| row.out_of_place.is_some() || row.in_place.is_some();
+        let moved = |row: &&Row| row.operation != Operation::Barrier;
+        self.header.check
+            && !self.rows.iter().filter(moved).any(timed)
+            && self
+                .checks
+                .iter()
+                .all(|check| check.unsupported >= check.cases)
+    }
+
     /// Mean bus bandwidth of all timings that move data.
     pub fn average_bus_bandwidth(&self) -> f64 {
         let ranks = self.header.ranks;
@@ -275,7 +287,9 @@ impl Report {
 
     /// The last line.
     pub fn last_line(&self) -> String {
-        let wrong = if self.header.check {
+        let wrong = if self.nothing_checked() {
+            "NOTHING WAS CHECKED: the tier can't do any case".to_owned()
+        } else if self.header.check {
             format!("wrong values {}", self.wrong())
         } else {
             "values not checked (--check)".to_owned()

@@ -1,7 +1,10 @@
 //! The report on a machine.
 
-use crate::{Ran, run, tool};
+use crate::{Ran, run, scratch, tool};
+use flagos_comm_testkit::standins::Standins;
 use serde_json::Value;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 #[test]
 fn the_report_has_every_section_and_passes_here() {
@@ -73,4 +76,156 @@ fn a_variable_that_is_none_of_ours_is_named() {
         "{}",
         ran.out
     );
+}
+
+/// The machine has every vendor's libraries: each is shown with its files, functions and devices, and
+/// so are the numbers that are missing.
+#[test]
+fn every_vendor_is_shown() {
+    let mut command = tool();
+    command.arg("doctor");
+    let mut expected = Vec::new();
+    for key in Standins::all() {
+        let standins = Standins::of(key).build();
+        let name = |what: &str| format!("FLAGOSCOMM_{}_{what}", key.to_uppercase());
+        command.env(name("LIBRARY"), standins.ccl());
+        command.env(name("DRIVER"), standins.runtime());
+        expected.push((key, standins));
+    }
+    let text: Ran = command.output().expect("the tool starts").into();
+    let json: Ran = command.arg("--json").output().expect("it does").into();
+    let json: Value = serde_json::from_str(&json.out).expect("valid JSON");
+    let survey = json["survey"].as_array().expect("a list");
+    for (key, standins) in &expected {
+        let of_vendor: Vec<&str> = text
+            .out
+            .lines()
+            .skip_while(|line| !line.starts_with(&format!("  {key}")))
+            .skip(1)
+            .take_while(|line| line.starts_with("    "))
+            .collect();
+        let shown = of_vendor.join("\n");
+        for words in [
+            standins.ccl().to_str().unwrap(),
+            standins.runtime().to_str().unwrap(),
+            " functions",
+            "devices: 4",
+        ] {
+            assert!(shown.contains(words), "{key} {words}:\n{}", text.out);
+        }
+        let one = survey.iter().find(|one| one["vendor"] == *key);
+        let one = one.unwrap_or_else(|| panic!("{key} is missing: {json:#}"));
+        assert_eq!(one["devices"], 4, "{key}: {one:#}");
+        let variable = format!("FLAGOSCOMM_{}_NUMBERS", key.to_uppercase());
+        match *key {
+            // Whose numbers nobody has published.
+            "tsingmicro" | "kunlunxin" => assert!(shown.contains(&variable), "{shown}"),
+            _ => {
+                assert!(one["library_error"].is_null(), "{key}: {one:#}");
+                assert!(
+                    shown.contains("the collective library can be used"),
+                    "{shown}"
+                );
+            }
+        }
+    }
+}
+
+/// Each refusal is said, with its reason, beside the vendor that it is about.
+#[test]
+fn refusals_are_explained() {
+    let other = Standins::of("mthreads").build();
+    let text = scratch("no-library.so");
+    std::fs::write(
+        &text,
+        "this is no library, but it is longer than a header of one is\n",
+    )
+    .unwrap();
+    let ran: Ran = tool()
+        .arg("doctor")
+        .env("FLAGOSCOMM_METAX_LIBRARY", other.ccl())
+        .env("FLAGOSCOMM_AMD_DRIVER", &text)
+        .env("FLAGOSCOMM_FLAGCX_LIBRARY", "/nowhere/libflagcx.so")
+        .env("FLAGOSCOMM_TSINGMICRO_NUMBERS", "nonsense=1")
+        .output()
+        .expect("the tool starts")
+        .into();
+    std::fs::remove_file(&text).unwrap();
+    for words in [
+        "    MetaX MCCL: refused: ",
+        "it has no mcclCommMcDevice",
+        &format!("    HIP runtime: refused: {}: ", text.display()),
+        "not a shared library but text",
+        "    FlagCX: absent: /nowhere/libflagcx.so: there is no such file",
+        "nonsense is no number of tsingmicro",
+        // Nothing is there of this one.
+        "  sunrise (ptpu): no libtangrt_shared.so, libpccl.so",
+    ] {
+        assert!(ran.out.contains(words), "{words}\n{}", ran.out);
+    }
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+}
+
+/// Every place is listed on demand, and only then.
+#[test]
+fn details_list_every_place() {
+    let place = "/opt/maca/lib/libmcruntime.so: there is no such file";
+    assert!(!run(&["doctor"]).out.contains(place));
+    let ran = run(&["doctor", "--details"]);
+    assert!(ran.out.contains(place), "{}", ran.out);
+}
+
+#[test]
+fn a_driver_that_hangs_is_cut_off_and_named() {
+    let standins = Standins::builder().build();
+    let started = Instant::now();
+    let mut command = tool();
+    command
+        .args(["doctor", "--patience", "2"])
+        .env("FAKE_DELAY", "cudaGetDeviceCount:600000");
+    let ran: Ran = standins
+        .env(&mut command)
+        .output()
+        .expect("the tool starts")
+        .into();
+    assert!(started.elapsed() < Duration::from_secs(60));
+    for words in [
+        "  nvidia: cut off after 2 s without an answer, while its driver ",
+        "  FAILED: cut off after 2 s without an answer, while ",
+        "The vendor could not be determined: cut off",
+        // The others are looked at all the same.
+        "  sunrise (ptpu): no libtangrt_shared.so, libpccl.so",
+    ] {
+        assert!(ran.out.contains(words), "{words}\n{}", ran.out);
+    }
+    assert_eq!(ran.code, Some(1), "{}", ran.out);
+}
+
+#[test]
+fn a_driver_that_crashes_is_named() {
+    let (source, library) = (scratch("crash.c"), scratch("crash.so"));
+    let code = "__attribute__((constructor)) static void crash(void) { __builtin_trap(); }\n";
+    std::fs::write(&source, code).unwrap();
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .status();
+    assert!(built.is_ok_and(|status| status.success()));
+    let ran: Ran = tool()
+        .arg("doctor")
+        .env("FLAGOSCOMM_AMD_DRIVER", &library)
+        .output()
+        .expect("the tool starts")
+        .into();
+    for file in [source, library] {
+        std::fs::remove_file(file).unwrap();
+    }
+    assert!(
+        ran.out.contains(
+            "  amd: a process that tried it was ended by signal 4, while its driver is opened"
+        ),
+        "{}",
+        ran.out
+    );
+    assert_eq!(ran.code, Some(1), "{}", ran.out);
 }

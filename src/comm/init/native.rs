@@ -18,7 +18,7 @@ use crate::sys::handoff::{Nothing, Receiver, queue};
 use crate::vendor::comm::VendorComm;
 use crate::vendor::library::Progress;
 use crate::vendor::options::{CommOptions, Knob};
-use crate::vendor::{FLAGCX, Library};
+use crate::vendor::{self, FLAGCX, Library, Named};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -100,12 +100,12 @@ pub(super) fn native(
         .take(roots(spec, library))
         .map(|vote| vote.id)
         .collect();
-    let turn = match serial_init(library)? {
+    let turn = match serial_init(library, infos) {
         true => Some(Turn::wait(&spec.ids[0].secret, channel, patience)?),
         false => None,
     };
     let mut helper =
-        VendorInit::start(comm, spec, library, ids).unwrap_or_else(|error| VendorInit {
+        VendorInit::start(comm, spec, library, infos, ids).unwrap_or_else(|error| VendorInit {
             result: given(Err(error)),
             unwanted: Arc::default(),
             title: library.row.title,
@@ -161,11 +161,14 @@ fn given<T>(value: T) -> Receiver<T> {
     receiver
 }
 
-/// Whether inits of this library have to take turns. FlagCX does what the vendor's library does.
-fn serial_init(library: &Library) -> Result<bool> {
-    let vendor = load::process_vendor()?.vendor;
-    let of_vendor = vendor.is_some_and(|vendor| vendor.ccl.quirks.serial_init);
-    Ok(library.row.quirks.serial_init || of_vendor && library.row.key == FLAGCX.key)
+/// Whether inits of this library have to take turns: the same answer on all ranks. FlagCX does what
+/// each rank's vendor's library does.
+fn serial_init(library: &Library, infos: &[RankInfo]) -> bool {
+    let serial = |info: &RankInfo| match vendor::by_name(&info.vendor) {
+        Some(Named::Row(vendor)) => vendor.ccl.quirks.serial_init,
+        _ => false,
+    };
+    library.row.quirks.serial_init || library.row.key == FLAGCX.key && infos.iter().any(serial)
 }
 
 /// Exchanges the ids of the communicators of two ranks each, over which messages go. The lower rank of
@@ -246,8 +249,16 @@ fn probe(
             // Several ids of ours mean several roots of the vendor's, one on each of the first ranks.
             if (comm.rank() as usize) < roots(spec, library) {
                 let library: &'static Library = library;
+                let device = comm.device;
                 let work = move || {
-                    match library.unique_id() {
+                    // Some make the id on the device.
+                    let made = (|| {
+                        if let Some(driver) = load::process_driver()? {
+                            driver.prepare_thread(device)?;
+                        }
+                        library.unique_id()
+                    })();
+                    match made {
                         Ok(id) => own.id = id,
                         Err(error) => own.reason = error.text().to_owned(),
                     }
@@ -307,6 +318,13 @@ fn check_answers(comm: &VendorComm, nranks: i32, rank: i32, device: i32) -> Resu
     Ok(())
 }
 
+/// How many ranks are in the process of this one.
+fn ranks_here(infos: &[RankInfo], rank: u32) -> usize {
+    let process = |info: &RankInfo| (info.machine.clone(), info.pid_namespace, info.pid);
+    let own = process(&infos[rank as usize]);
+    infos.iter().filter(|info| process(info) == own).count()
+}
+
 /// The vendor's init on a helper thread, with the device set: it may hang, and can't be
 /// interrupted by anything but its own abort.
 struct VendorInit {
@@ -321,12 +339,14 @@ impl VendorInit {
         comm: &Comm,
         spec: &Spec,
         library: &'static Library,
+        infos: &[RankInfo],
         ids: Vec<Vec<u8>>,
     ) -> Result<VendorInit> {
         let (sender, result) = queue();
         let unwanted = Arc::new(AtomicBool::new(false));
         let options = vendor_options(&comm.options)?;
         let (nranks, rank, device) = (comm.nranks() as i32, comm.rank() as i32, comm.device);
+        let here = ranks_here(infos, comm.rank());
         let parent = spec.parent.clone();
         let abort = comm.abort.clone();
         let flag = Arc::clone(&unwanted);
@@ -360,7 +380,7 @@ impl VendorInit {
                     None if ids.len() > 1 => {
                         library.init_rank_scalable(nranks, rank, &ids, &options)?
                     }
-                    None => library.init_rank(nranks, &ids[0], rank, &options)?,
+                    None => library.init_rank(nranks, &ids[0], rank, here, &options)?,
                 };
                 while progress == Progress::Pending {
                     if flag.load(Ordering::Acquire) || abort.is_set() {

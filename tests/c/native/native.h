@@ -88,9 +88,16 @@ static UNUSED void *entry(const char *library, const char *name)
 /* A function of the runtime's stand-in. The program has a runtime of its own from the first use on. */
 #define RUNTIME(name) ((__typeof__(&name))entry("libcudart.so.13", #name))
 
+/* The library with the machine's state. Not every vendor's is NVIDIA's driver. */
+static const char *machine_file(void)
+{
+    const char *name = getenv("MACHINE");
+    return name ? name : "libcuda.so.1";
+}
+
 static UNUSED const struct fk_core *machine(void)
 {
-    return ((__typeof__(&fake_driver_table))entry("libcuda.so.1", "fake_driver_table"))();
+    return ((__typeof__(&fake_driver_table))entry(machine_file(), "fake_driver_table"))();
 }
 
 /* The thread's current device, -1 if it has none. */
@@ -99,12 +106,12 @@ static UNUSED int current(void) { return machine()->peek_device(); }
 /* Moves the thread's current device without anybody being told. */
 static UNUSED void behind(int device)
 {
-    ((void (*)(int))entry("libcuda.so.1", "fake_set_current_device"))(device);
+    ((void (*)(int))entry(machine_file(), "fake_set_current_device"))(device);
 }
 
 static UNUSED long count_of(const char *name)
 {
-    return ((long (*)(const char *))entry("libcuda.so.1", "fake_call_count"))(name);
+    return ((long (*)(const char *))entry(machine_file(), "fake_call_count"))(name);
 }
 
 /* A line in the call log, for the test to find its place. */

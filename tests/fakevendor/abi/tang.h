@@ -1,11 +1,10 @@
-/* Minimal declarations of the Tang runtime ABI (Sunrise). Only names are known for sure; the number of tangErrorNotReady is
- * not CUDA's here, so that it must be asked for by name. */
+/* Minimal declarations of the Tang runtime ABI (Sunrise), as in its public header. */
 #ifndef FAKE_ABI_TANG_H
 #define FAKE_ABI_TANG_H
 #include <stddef.h>
 #include <stdint.h>
 
-enum { tangSuccess = 0, tangErrorNotReady = 690 };
+enum { tangSuccess = 0, tangErrorNotReady = 600 };
 enum { tangMemcpyHostToHost, tangMemcpyHostToDevice, tangMemcpyDeviceToHost, tangMemcpyDeviceToDevice, tangMemcpyDefault };
 enum { tangStreamNonBlocking = 1, tangEventDisableTiming = 2 };
 
@@ -13,6 +12,7 @@ typedef int tangError_t;
 typedef struct fk_stream *tangStream_t;
 typedef struct fk_event *tangEvent_t;
 typedef void (*tangHostFn_t)(void *);
+typedef struct { int type; int device; void *devicePointer; void *hostPointer; } tangPointerAttributes;
 
 /* What is declared here is what the library exports. */
 #pragma GCC visibility push(default)
@@ -24,6 +24,8 @@ tangError_t tangStreamCreateWithFlags(tangStream_t *, unsigned);
 tangError_t tangStreamDestroy(tangStream_t);
 tangError_t tangStreamSynchronize(tangStream_t);
 tangError_t tangStreamQuery(tangStream_t);
+tangError_t tangStreamIsCapturing(tangStream_t, int *);
+tangError_t tangThreadExchangeStreamCaptureMode(int *);
 tangError_t tangStreamWaitEvent(tangStream_t, tangEvent_t, unsigned);
 tangError_t tangEventCreateWithFlags(tangEvent_t *, unsigned);
 tangError_t tangEventRecord(tangEvent_t, tangStream_t);
@@ -37,11 +39,13 @@ tangError_t tangFree(void *);
 tangError_t tangMallocAsync(void **, size_t, tangStream_t);
 tangError_t tangFreeAsync(void *, tangStream_t);
 tangError_t tangMallocHost(void **, size_t);
+tangError_t tangHostAlloc(void **, size_t, unsigned);
 tangError_t tangFreeHost(void *);
 tangError_t tangMemcpy(void *, const void *, size_t, int);
 tangError_t tangMemcpyAsync(void *, const void *, size_t, int, tangStream_t);
 tangError_t tangMemset(void *, int, size_t);
 tangError_t tangMemsetAsync(void *, int, size_t, tangStream_t);
+tangError_t tangPointerGetAttributes(tangPointerAttributes *, const void *);
 tangError_t tangGetLastError(void);
 tangError_t tangPeekAtLastError(void);
 const char *tangGetErrorString(tangError_t);

@@ -8,5 +8,6 @@
 #define FK_NOT_READY tangErrorNotReady
 #define FK_HOST_ALLOC HostAlloc
 #define FK_HOST_FREE FreeHost
+#define FK_ATTRIBUTES tangPointerAttributes
 #include "runtime_names.h"
 #endif

@@ -13,12 +13,14 @@ mod log;
 mod table;
 
 pub use log::{Call, CallLog};
-use table::{File, ROWS, Role, Row};
+use table::{FLAGCX, File, INVENTED, ROWS, Role, Row};
 
 const NVIDIA: &str = "nvidia";
 
-/// Sources that are no part of any library.
-const PROGRAMS: &[&str] = &["selftest.c", "flavours.c"];
+/// Whether a source is no part of any library.
+fn is_program(name: &str) -> bool {
+    name.starts_with("selftest") || name == "flavours.c"
+}
 
 /// Which file to put in place of a working collective library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,7 @@ fn comparable(code: i32) -> i32 {
 pub struct Standins {
     /// The folder. It is shared with other tests and must not be changed.
     pub dir: PathBuf,
+    files: Vec<&'static File>,
     row: &'static Row,
     major: u32,
     defines: Vec<String>,
@@ -63,6 +66,7 @@ pub struct Builder {
     major: u32,
     bare: bool,
     broken: Option<Broken>,
+    flagcx: bool,
 }
 
 impl Builder {
@@ -107,6 +111,12 @@ impl Builder {
         self.runtime_major(major)
     }
 
+    /// Puts FlagCX (`libflagcx.so`) into the folder too.
+    pub fn flagcx(mut self) -> Self {
+        self.flagcx = true;
+        self
+    }
+
     /// A collective library whose collectives return 0 and do nothing: for counting instructions.
     pub fn bare(mut self) -> Self {
         self.bare = true;
@@ -139,17 +149,25 @@ impl Builder {
         let dir = base.join(format!("{:016x}", hash.finish()));
         if !dir.is_dir() {
             let tmp = fresh_folder(&base);
-            for file in self.row.files {
+            for file in self.files() {
                 self.put(file, &base, common, &tmp);
             }
             keep(&tmp, &dir);
         }
         Standins {
             dir,
+            files: self.files(),
             row: self.row,
             major: self.major,
             defines: self.defines,
         }
+    }
+
+    /// The files that the version asked for has.
+    fn files(&self) -> Vec<&'static File> {
+        let has = |f: &&File| (f.versions.0..f.versions.1).contains(&self.version);
+        let more = self.flagcx.then_some(&FLAGCX);
+        self.row.files.iter().filter(has).chain(more).collect()
     }
 
     /// The symbols that are not exported from `file`.
@@ -181,7 +199,7 @@ impl Builder {
             .map(|d| major_in(d, self.major))
             .chain(self.defines.iter().cloned())
             .collect();
-        if file.role == Role::Ccl {
+        if matches!(file.role, Role::Ccl | Role::Companion) {
             out.push(format!("FAKE_NCCL_VERSION_DEFAULT={}", self.version));
             if self.bare {
                 out.push("FAKE_BARE".to_owned());
@@ -235,9 +253,14 @@ impl Builder {
             file.exported
         );
         let mut hash = DefaultHasher::new();
+        let needed = file.needs.map(|needed| {
+            let other = self.files().into_iter().find(|f| f.name == needed);
+            self.compiled(other.expect("it is in the row"), needed, base, common)
+        });
+        let source = file.bare.filter(|_| self.bare).unwrap_or(file.source);
         let what = format!(
-            "{name} {} {defines:?} {} {script} {common}",
-            file.source, self.bare
+            "{name} {source} {defines:?} {} {script} {common} {needed:?}",
+            self.bare
         );
         hash.write(what.as_bytes());
         let dir = base.join(format!("file-{:016x}", hash.finish()));
@@ -248,9 +271,14 @@ impl Builder {
             shared(name, &tmp.join(name), |c| {
                 c.args(self.bare.then_some("-O2")) // its instructions are counted
                     .args(defines.iter().map(|d| format!("-D{d}")))
-                    .arg(sources().join(file.source))
+                    .arg(sources().join(source))
                     .arg(format!("-Wl,--version-script={}", map.display()))
-                    .arg("-lm");
+                    .arg("-lm")
+                    .args(
+                        needed
+                            .iter()
+                            .flat_map(|n| [Path::new("-Wl,--no-as-needed"), n]),
+                    );
             });
             keep(&tmp, &dir);
         }
@@ -311,7 +339,10 @@ fn sources_hash() -> u64 {
     files.sort();
     for file in files.iter().filter(|f| {
         f.extension().is_some_and(|e| e == "c" || e == "h")
-            && !PROGRAMS.iter().any(|p| f.ends_with(p))
+            && !f
+                .file_name()
+                .and_then(|n| n.to_str())
+                .is_some_and(is_program)
     }) {
         hash.write(
             file.file_name()
@@ -386,12 +417,14 @@ impl Standins {
             major: row.major,
             bare: false,
             broken: None,
+            flagcx: false,
         }
     }
 
-    /// The keys of all vendors that have stand-ins.
+    /// The keys of all vendors that have stand-ins. There is one more, of a vendor that does not exist: `invented`.
     pub fn all() -> Vec<&'static str> {
-        ROWS.iter().map(|r| r.key).collect()
+        let exists = |row: &&Row| row.key != INVENTED;
+        ROWS.iter().filter(exists).map(|r| r.key).collect()
     }
 
     /// Makes the loader of a child process find the stand-ins before anything else.
@@ -404,9 +437,18 @@ impl Standins {
         command.env("LD_LIBRARY_PATH", path)
     }
 
+    fn files_of(&self, role: Role) -> impl Iterator<Item = PathBuf> {
+        let files = self.files.iter().filter(move |f| f.role == role);
+        files.map(|f| self.dir.join(major_in(f.name, self.major)))
+    }
+
     fn file_of(&self, role: Role) -> Option<PathBuf> {
-        let file = self.row.files.iter().find(|f| f.role == role)?;
-        Some(self.dir.join(major_in(file.name, self.major)))
+        self.files_of(role).next()
+    }
+
+    /// The path of FlagCX, for those who asked for it.
+    pub fn flagcx(&self) -> PathBuf {
+        self.dir.join(FLAGCX.name)
     }
 
     /// The path of the collective library.
@@ -473,9 +515,9 @@ impl Standins {
             .arg("-o")
             .arg(out)
             .args(
-                [Role::Ccl, Role::Runtime, Role::Machine]
-                    .iter()
-                    .filter_map(|r| self.file_of(*r)),
+                [Role::Ccl, Role::Companion, Role::Runtime, Role::Machine]
+                    .into_iter()
+                    .flat_map(|r| self.files_of(r)),
             );
         });
     }

@@ -1,5 +1,8 @@
 //! Which libraries a vendor's folder holds, and how each is made of the sources in `tests/fakevendor`.
 
+/// The vendor that does not exist.
+pub(super) const INVENTED: &str = "invented";
+
 /// A version and the functions that came with it.
 pub(super) type Since = (i32, &'static [&'static str]);
 
@@ -8,6 +11,8 @@ pub(super) type Since = (i32, &'static [&'static str]);
 pub(super) enum Role {
     /// The collective library.
     Ccl,
+    /// Another library that belongs to the collective one.
+    Companion,
     /// The device runtime.
     Runtime,
     /// The one that holds the state of the machine. Its name is given to the others as `FAKE_MACHINE`.
@@ -23,6 +28,8 @@ pub(super) struct File {
     pub links: &'static [&'static str],
     pub role: Role,
     pub source: &'static str,
+    /// The source of a library that does nothing, if `source` always does its work.
+    pub bare: Option<&'static str>,
     pub defines: &'static [&'static str],
     /// The linker's patterns of exported symbols.
     pub exported: &'static str,
@@ -30,6 +37,10 @@ pub(super) struct File {
     pub versioned: bool,
     /// Functions that versions older than these lack.
     pub since: &'static [Since],
+    /// From which version of the collective library on there is this file, and up to which.
+    pub versions: (i32, i32),
+    /// A file of the same folder that this one has to be linked against.
+    pub needs: Option<&'static str>,
     /// Functions that are left out unless the builder was given this define.
     pub optional: &'static [(&'static str, &'static [&'static str])],
 }
@@ -53,10 +64,13 @@ const NONE: File = File {
     links: &[],
     role: Role::Ccl,
     source: "nccl.c",
+    bare: None,
     defines: &[],
     exported: "",
     versioned: false,
     since: &[],
+    versions: (0, i32::MAX),
+    needs: None,
     optional: &[],
 };
 
@@ -117,6 +131,15 @@ const MACHINE: File = File {
     role: Role::Machine,
     source: "cuda_driver.c",
     exported: "fake_*;",
+    ..NONE
+};
+
+/// FlagCX, which a builder can put into any vendor's folder.
+pub(super) const FLAGCX: File = File {
+    name: "libflagcx.so",
+    role: Role::Companion,
+    source: "flagcx.c",
+    exported: "flagcx*; getFlagcx*;",
     ..NONE
 };
 
@@ -295,6 +318,13 @@ pub(super) const ROWS: &[Row] = &[
         files: &[
             MACHINE,
             File {
+                name: "libhpgr.so",
+                role: Role::Runtime,
+                source: "tx.c",
+                exported: "tx*;",
+                ..NONE
+            },
+            File {
                 name: "libtccl.so",
                 links: &["libnccl.so"],
                 defines: &["FAKE_FLAVOUR=\"flavour/tccl.h\""],
@@ -311,8 +341,112 @@ pub(super) const ROWS: &[Row] = &[
         key: "kunlunxin",
         version: 10000,
         major: 11,
-        files: &[DRIVER, CUDART],
+        files: &[
+            MACHINE,
+            CUDART,
+            File {
+                name: "libbkcl.so",
+                source: "bkcl.c",
+                exported: "bkcl_*;",
+                ..NONE
+            },
+        ],
         program: &["FAKE_CUDART_MAJOR={major}", "FAKE_ONLY_RUNTIME"],
+    },
+    Row {
+        key: "ascend",
+        version: 90000,
+        major: 1,
+        files: &[
+            MACHINE,
+            File {
+                name: "libascendcl.so",
+                role: Role::Runtime,
+                source: "acl.c",
+                exported: "acl*;",
+                ..NONE
+            },
+            File {
+                name: "libhccl.so",
+                source: "hccl.c",
+                bare: Some("bare_odd.c"),
+                exported: "Hccl*;",
+                since: HCCL_SINCE,
+                versions: (0, HCCL_SPLIT),
+                ..NONE
+            },
+            File {
+                name: "libhccl.so",
+                source: "hccl_ops.c",
+                exported: "Hccl*;",
+                since: HCCL_SINCE,
+                versions: (HCCL_SPLIT, i32::MAX),
+                needs: Some("libhcomm.so"),
+                ..NONE
+            },
+            File {
+                name: "libhcomm.so",
+                role: Role::Companion,
+                source: "hccl.c",
+                defines: &["FAKE_HCOMM"],
+                exported: "HcclGetRootInfo; HcclComm*; HcclGetRank*; HcclGetComm*; HcclBarrier; \
+                           HcclGetErrorString; HcclGroup*; fake_hccl_ops;",
+                since: HCCL_SINCE,
+                versions: (HCCL_SPLIT, i32::MAX),
+                ..NONE
+            },
+        ],
+        program: &[],
+    },
+    Row {
+        key: "cambricon",
+        version: 12500,
+        major: 1,
+        files: &[
+            MACHINE,
+            File {
+                name: "libcnrt.so",
+                role: Role::Runtime,
+                source: "cnrt.c",
+                exported: "cnrt*;",
+                ..NONE
+            },
+            File {
+                name: "libcncl.so",
+                source: "cncl.c",
+                bare: Some("bare_odd.c"),
+                defines: &["FAKE_CNCL"],
+                exported: "cncl*;",
+                ..NONE
+            },
+        ],
+        program: &[],
+    },
+    Row {
+        key: INVENTED,
+        version: 21803,
+        major: 1,
+        files: &[
+            MACHINE,
+            File {
+                name: "libzrt.so.1",
+                role: Role::Runtime,
+                source: "cuda_runtime.c",
+                defines: &["FAKE_RUNTIME=\"flavour/invented_runtime.h\""],
+                exported: "zrt*;",
+                ..NONE
+            },
+            File {
+                name: "libzccl.so.1",
+                defines: &["FAKE_FLAVOUR=\"flavour/invented.h\""],
+                exported: "zccl*;",
+                ..NONE
+            },
+        ],
+        program: &[
+            "FAKE_FLAVOUR=\"flavour/invented.h\"",
+            "FAKE_RUNTIME=\"flavour/invented_runtime.h\"",
+        ],
     },
 ];
 
@@ -326,6 +460,25 @@ const fn clone(key: &'static str, version: i32) -> Row {
         program: &["FAKE_CUDART_MAJOR={major}"],
     }
 }
+
+/// The version of CANN from which on HCCL's communicators are in a library of their own.
+const HCCL_SPLIT: i32 = 80500;
+
+/// By the version of CANN.
+const HCCL_SINCE: &[Since] = &[
+    (
+        70000,
+        &[
+            "HcclAlltoAll",
+            "HcclAlltoAllV",
+            "HcclGetCommAsyncError",
+            "HcclGetCommName",
+        ],
+    ),
+    (80000, &["HcclBatchSendRecv", "HcclScatter"]),
+    (80100, &["HcclAllGatherV", "HcclReduceScatterV"]),
+    (90000, &["HcclGroupStart", "HcclGroupEnd"]),
+];
 
 const NCCL_SINCE: &[Since] = &[
     (2402, &["ncclCommAbort", "ncclCommGetAsyncError"]),
