@@ -163,7 +163,7 @@ fn check_ranks(ranks: u32) -> Result<()> {
     }
     if ranks as usize > MAX_LOCAL_RANKS {
         return Err(Error::not_supported(format!(
-            "{ranks} ranks on one host, but the shared-memory engine serves at most {MAX_LOCAL_RANKS}"
+            "{ranks} ranks on one machine, but the host tier serves at most {MAX_LOCAL_RANKS} there"
         )));
     }
     Ok(())
