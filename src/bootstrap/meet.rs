@@ -76,9 +76,9 @@ impl Failed {
         self.refused > 0 && self.refused == self.tried.len()
     }
 
-    fn error(self, who: &str, code: Code, patience: &Patience) -> Error {
+    fn error(self, who: &str, code: Code, needs: &str, patience: &Patience) -> Error {
         if let Some(e) = self.descriptors {
-            return Error::system(format!("no socket to reach {who}"), e);
+            return Error::system(format!("no socket to reach {who}{needs}"), e);
         }
         let (mut text, code) = match patience.left() {
             Some(left) if left.is_zero() => (
@@ -94,8 +94,12 @@ impl Failed {
     }
 }
 
-/// Connects to the process that serves an id.
-pub(super) fn connect_any(content: &IdContent, patience: &Patience) -> Result<Connection> {
+/// Connects to the process that serves an id. `needs`: what to say if there is no descriptor for it.
+pub(super) fn connect_any(
+    content: &IdContent,
+    needs: &str,
+    patience: &Patience,
+) -> Result<Connection> {
     connect(&content.addresses, patience).map_err(|failed| {
         if failed.all_refused() {
             return Error::invalid_usage(format!(
@@ -106,7 +110,7 @@ pub(super) fn connect_any(content: &IdContent, patience: &Patience) -> Result<Co
             ));
         }
         let who = "the process that made the unique id";
-        failed.error(who, Code::SystemError, patience)
+        failed.error(who, Code::SystemError, needs, patience)
     })
 }
 
@@ -132,6 +136,10 @@ struct Meeting<'a> {
     visits: Vec<Visit>,
     up: Option<Link>,
     down: Vec<Option<Link>>,
+    /// How to call the neighbours: the parent, then the children.
+    names: Vec<String>,
+    /// How many descriptors this takes, for an error's text.
+    needs: String,
     strangers: Vec<(Instant, Connection)>,
 }
 
@@ -142,7 +150,13 @@ pub(crate) fn meet(
     patience: &Patience,
 ) -> Result<Channel> {
     let place = traveller.plan.tree.place(traveller.rank);
-    let descriptors = 3 + place.children.len();
+    // Two for rendezvous, one for the parent, one to listen.
+    let descriptors = 4 + place.children.len();
+    let needs = format!(
+        " (rank {} needs up to {descriptors} open files for its control connections, as does each \
+         other rank of this process for its own)",
+        traveller.rank
+    );
     let mut meeting = Meeting {
         traveller,
         listener,
@@ -150,18 +164,15 @@ pub(crate) fn meet(
         visits: Vec::new(),
         up: None,
         down: place.children.iter().map(|_| None).collect(),
+        names: vec![String::new(); 1 + place.children.len()],
+        needs,
         strangers: Vec::new(),
         place,
     };
     let outcome = meeting.plan_visits().and_then(|()| meeting.run());
     if let Err((own, told)) = outcome {
         meeting.tell(&told);
-        return Err(match own.text().contains("ulimit -n") {
-            true => own.context(format!(
-                "this rank's control connections need up to {descriptors} open files"
-            )),
-            false => own,
-        });
+        return Err(own);
     }
     let Meeting { up, down, .. } = meeting;
     let down = down.into_iter().flatten().collect();
@@ -294,7 +305,7 @@ impl Meeting<'_> {
         }
         visit.again = None;
         let content = &self.traveller.ids[visit.hello.id as usize];
-        let mut connection = match connect_any(content, self.patience) {
+        let mut connection = match connect_any(content, &self.needs, self.patience) {
             Ok(connection) => connection,
             Err(_) if visit.welcome => return Err(both(ended())),
             Err(error) => return Err(both(error)),
@@ -358,8 +369,12 @@ impl Meeting<'_> {
                     visit.connection = None;
                 }
                 Kind::Table => {
-                    let addresses = take_addresses(&mut Reader(&frame.body))
+                    let mut reader = Reader(&frame.body);
+                    let addresses = take_addresses(&mut reader)
                         .ok_or_else(|| both(Error::internal("the rendezvous can't be read")))?;
+                    if !addresses.is_empty() {
+                        self.names[0] = reader.text().unwrap_or_default();
+                    }
                     self.answered(index, &addresses)?;
                 }
                 _ => {}
@@ -373,14 +388,16 @@ impl Meeting<'_> {
         index: usize,
         addresses: &[SocketAddr],
     ) -> std::result::Result<(), Ended> {
-        if let Some(parent) = self.place.parent
-            && !addresses.is_empty()
-        {
+        if self.place.parent.is_some() && !addresses.is_empty() {
             let mut connection = match connect(addresses, self.patience) {
                 Ok(connection) => connection,
                 Err(failed) => {
-                    let who = format!("rank {parent}");
-                    let own = failed.error(&who, Code::RemoteError, self.patience);
+                    let own = failed.error(
+                        &self.names[0],
+                        Code::RemoteError,
+                        &self.needs,
+                        self.patience,
+                    );
                     return Err(self
                         .known_to(index)
                         .map_or_else(|| (own.clone(), own.clone().context(self.who())), both));
@@ -389,7 +406,8 @@ impl Meeting<'_> {
             let mut writer = Writer::default();
             writer
                 .fixed(&self.traveller.ids[0].secret)
-                .u32(self.traveller.rank);
+                .u32(self.traveller.rank)
+                .bytes(self.who().as_bytes());
             // That it is gone already is found by reading.
             let _ = connection.send(Kind::Join, 0, &writer.0, self.patience);
             self.up = Some(Link::new(connection));
@@ -435,7 +453,7 @@ impl Meeting<'_> {
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                     _ => {
                         let what = "a control connection of another rank can't be accepted";
-                        let own = Error::system(what, e);
+                        let own = Error::system(format!("{what}{}", self.needs), e);
                         let told = own.clone().context(self.who());
                         return Err((own, told));
                     }
@@ -461,7 +479,10 @@ impl Meeting<'_> {
                         .iter()
                         .position(|c| Some(c.start) == rank);
                     match child {
-                        Some(child) => self.down[child] = Some(Link::new(connection)),
+                        Some(child) => {
+                            self.names[1 + child] = reader.text().unwrap_or_default();
+                            self.down[child] = Some(Link::new(connection));
+                        }
                         None => log::debug!("a connection without our secret was closed"),
                     }
                 }
@@ -472,16 +493,15 @@ impl Meeting<'_> {
     }
 
     fn hear_neighbours(&mut self) -> std::result::Result<(), Ended> {
-        if let Some(link) = &mut self.up {
-            let parent = self.place.parent.unwrap_or(0);
-            if let Err(error) = hear(link, parent) {
-                self.up = None;
-                return Err(both(error));
-            }
+        if let Some(link) = &mut self.up
+            && let Err(error) = hear(link, &self.names[0])
+        {
+            self.up = None;
+            return Err(both(error));
         }
         for (child, link) in self.down.iter_mut().enumerate() {
             if let Some(open) = link
-                && let Err(error) = hear(open, self.place.children[child].start)
+                && let Err(error) = hear(open, &self.names[1 + child])
             {
                 *link = None;
                 return Err(both(error));
@@ -534,7 +554,7 @@ impl Meeting<'_> {
             Some(Ok(None)) => String::from("the process that made the unique id does not answer"),
             _ if !absent.is_empty() => format!("missing: rank {absent} of {nranks}"),
             _ => match self.place.parent {
-                Some(parent) if self.up.is_some() => format!("rank {parent} did not answer"),
+                Some(_) if self.up.is_some() => format!("{} did not answer", self.names[0]),
                 _ => String::from("the rendezvous did not answer"),
             },
         };
@@ -565,7 +585,7 @@ fn ended() -> Error {
 }
 
 /// What a neighbour says before all are here: that it does not go on, or what is for later.
-fn hear(link: &mut Link, rank: u32) -> Result<()> {
+fn hear(link: &mut Link, who: &str) -> Result<()> {
     loop {
         match link.connection.try_receive() {
             Ok(None) => return Ok(()),
@@ -579,8 +599,8 @@ fn hear(link: &mut Link, rank: u32) -> Result<()> {
                 return Err(Error::new(
                     Code::RemoteError,
                     format!(
-                        "rank {rank} was here but its connection closed before all ranks had come: \
-                         it exited or was killed"
+                        "{who} was here but its connection closed before all ranks had come: it exited \
+                         or was killed"
                     ),
                 ));
             }
@@ -713,7 +733,7 @@ pub(crate) mod tests {
             let plan = Plan { tree, ids: number };
             for (index, id) in ids.iter().enumerate() {
                 let used = plan.stays(index as u32).is_some();
-                let answers = connect_any(id, &patience(500)).is_ok();
+                let answers = connect_any(id, "", &patience(500)).is_ok();
                 assert_eq!(answers, !used, "id {index} of {number}");
             }
         }

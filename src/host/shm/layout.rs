@@ -100,7 +100,7 @@ impl Offsets {
         let sleepers = PAGE;
         let bells = sleepers + PAIR;
         let cpus = bells + ranks * PAIR;
-        let headers = cpus + ranks * PAIR;
+        let headers = cpus + PAIR;
         let scales = headers + ranks * 2 * PAIR;
         let posted = scales + ranks * 2 * PAIR;
         let consumed = posted + ranks * PAIR;
@@ -281,9 +281,9 @@ impl Map {
         self.half_word(self.offsets.bells + rank * PAIR + 4)
     }
 
-    /// One word of the set of processors on which a rank may run.
-    pub(super) fn cpus(&self, rank: usize, word: usize) -> &AtomicU64 {
-        self.word(self.offsets.cpus + rank * PAIR + word * 8)
+    /// One word of the set of processors on which any of the ranks may run.
+    pub(super) fn cpus(&self, word: usize) -> &AtomicU64 {
+        self.word(self.offsets.cpus + word * 8)
     }
 
     #[inline(always)]
