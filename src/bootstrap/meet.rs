@@ -74,9 +74,9 @@ impl Failed {
         self.refused > 0 && self.refused == self.tried.len()
     }
 
-    fn error(self, who: &str, code: Code, patience: &Patience) -> Error {
+    fn error(self, who: &str, code: Code, needs: &str, patience: &Patience) -> Error {
         if let Some(e) = self.descriptors {
-            return Error::system(format!("no socket to reach {who}"), e);
+            return Error::system(format!("no socket to reach {who}{needs}"), e);
         }
         if patience.slice() == Err(Impatience::Aborted) {
             return Error::new(Code::Aborted, format!("aborted while connecting to {who}"));
@@ -95,8 +95,12 @@ impl Failed {
     }
 }
 
-/// Connects to the process that serves an id.
-pub(super) fn connect_any(content: &IdContent, patience: &Patience) -> Result<Connection> {
+/// Connects to the process that serves an id. `needs`: what to say if there is no descriptor for it.
+pub(super) fn connect_any(
+    content: &IdContent,
+    needs: &str,
+    patience: &Patience,
+) -> Result<Connection> {
     connect(&content.addresses, patience).map_err(|failed| {
         if failed.all_refused() {
             return Error::invalid_usage(format!(
@@ -107,7 +111,7 @@ pub(super) fn connect_any(content: &IdContent, patience: &Patience) -> Result<Co
             ));
         }
         let who = "the process that made the unique id";
-        failed.error(who, Code::SystemError, patience)
+        failed.error(who, Code::SystemError, needs, patience)
     })
 }
 
@@ -133,6 +137,10 @@ struct Meeting<'a> {
     visits: Vec<Visit>,
     up: Option<Link>,
     down: Vec<Option<Link>>,
+    /// How to call the neighbours: the parent, then the children.
+    names: Vec<String>,
+    /// How many descriptors this takes, for an error's text.
+    needs: String,
     strangers: Strangers,
 }
 
@@ -143,7 +151,13 @@ pub(crate) fn meet(
     patience: &Patience,
 ) -> Result<Channel> {
     let place = traveller.plan.tree.place(traveller.rank);
-    let descriptors = 3 + place.children.len();
+    // Two for rendezvous, one for the parent, one to listen.
+    let descriptors = 4 + place.children.len();
+    let needs = format!(
+        " (rank {} needs up to {descriptors} open files for its control connections, as does each \
+         other rank of this process for its own)",
+        traveller.rank
+    );
     let mut meeting = Meeting {
         traveller,
         listener,
@@ -151,18 +165,15 @@ pub(crate) fn meet(
         visits: Vec::new(),
         up: None,
         down: place.children.iter().map(|_| None).collect(),
+        names: vec![String::new(); 1 + place.children.len()],
+        needs,
         strangers: Strangers::default(),
         place,
     };
     let outcome = meeting.plan_visits().and_then(|()| meeting.run());
     if let Err((own, told)) = outcome {
         meeting.tell(&told);
-        return Err(match own.text().contains("ulimit -n") {
-            true => own.context(format!(
-                "this rank's control connections need up to {descriptors} open files"
-            )),
-            false => own,
-        });
+        return Err(own);
     }
     let Meeting { up, down, .. } = meeting;
     let down = down.into_iter().flatten().collect();
@@ -255,7 +266,7 @@ impl Meeting<'_> {
     fn limits(&self) -> Patience {
         match self.visits.iter().any(|v| v.connection.is_some()) {
             true => self.patience.clone(),
-            false => self.patience.with_grace(GRACE),
+            false => self.patience.with_grace(GRACE * self.place.depth),
         }
     }
 
@@ -291,7 +302,7 @@ impl Meeting<'_> {
         }
         visit.again = None;
         let content = &self.traveller.ids[visit.hello.id as usize];
-        let mut connection = match connect_any(content, self.patience) {
+        let mut connection = match connect_any(content, &self.needs, self.patience) {
             Ok(connection) => connection,
             Err(_) if visit.welcome => return Err(both(ended())),
             Err(error) => return Err(both(error)),
@@ -355,8 +366,12 @@ impl Meeting<'_> {
                     visit.connection = None;
                 }
                 Kind::Table => {
-                    let addresses = take_addresses(&mut Reader(&frame.body))
+                    let mut reader = Reader(&frame.body);
+                    let addresses = take_addresses(&mut reader)
                         .ok_or_else(|| both(Error::internal("the rendezvous can't be read")))?;
+                    if !addresses.is_empty() {
+                        self.names[0] = reader.text().unwrap_or_default();
+                    }
                     self.answered(index, &addresses)?;
                 }
                 _ => {}
@@ -370,19 +385,26 @@ impl Meeting<'_> {
         index: usize,
         addresses: &[SocketAddr],
     ) -> std::result::Result<(), Ended> {
-        if let Some(parent) = self.place.parent
-            && !addresses.is_empty()
-        {
-            let mut connection = connect(addresses, self.patience).map_err(|failed| {
-                let who = format!("rank {parent}");
-                let own = failed.error(&who, Code::RemoteError, self.patience);
-                let told = own.clone().context(self.who());
-                (own, told)
-            })?;
+        if self.place.parent.is_some() && !addresses.is_empty() {
+            let mut connection = match connect(addresses, self.patience) {
+                Ok(connection) => connection,
+                Err(failed) => {
+                    let own = failed.error(
+                        &self.names[0],
+                        Code::RemoteError,
+                        &self.needs,
+                        self.patience,
+                    );
+                    return Err(self
+                        .known_to(index)
+                        .map_or_else(|| (own.clone(), own.clone().context(self.who())), both));
+                }
+            };
             let mut writer = Writer::default();
             writer
                 .fixed(&self.traveller.ids[0].secret)
-                .u32(self.traveller.rank);
+                .u32(self.traveller.rank)
+                .bytes(self.who().as_bytes());
             // That it is gone already is found by reading.
             let _ = connection.send(Kind::Join, 0, &writer.0, self.patience);
             self.up = Some(Link::new(connection));
@@ -398,6 +420,18 @@ impl Meeting<'_> {
         Ok(())
     }
 
+    /// Why the parent can't be reached, if the rendezvous knows.
+    fn known_to(&mut self, index: usize) -> Option<Error> {
+        let connection = self.visits[index].connection.as_mut()?;
+        loop {
+            match connection.receive(&courtesy()) {
+                Ok(frame) if frame.kind == Kind::Fail => return Some(decode_error(&frame.body)),
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
     // ---- the neighbours
 
     fn accept(&mut self) -> std::result::Result<(), Ended> {
@@ -407,7 +441,7 @@ impl Meeting<'_> {
         let accepted = self.strangers.accept(&listener.listener);
         accepted.map(drop).map_err(|e| {
             let what = "a control connection of another rank can't be accepted";
-            let own = Error::system(what, e);
+            let own = Error::system(format!("{what}{}", self.needs), e);
             let told = own.clone().context(self.who());
             (own, told)
         })
@@ -424,6 +458,7 @@ impl Meeting<'_> {
             match children.position(|c| Some(c.start) == rank) {
                 Some(child) => {
                     connection.trust();
+                    self.names[1 + child] = reader.text().unwrap_or_default();
                     self.down[child] = Some(Link::new(connection));
                 }
                 None => log::debug!("a connection without our secret was closed"),
@@ -432,16 +467,15 @@ impl Meeting<'_> {
     }
 
     fn hear_neighbours(&mut self) -> std::result::Result<(), Ended> {
-        if let Some(link) = &mut self.up {
-            let parent = self.place.parent.unwrap_or(0);
-            if let Err(error) = hear(link, parent) {
-                self.up = None;
-                return Err(both(error));
-            }
+        if let Some(link) = &mut self.up
+            && let Err(error) = hear(link, &self.names[0])
+        {
+            self.up = None;
+            return Err(both(error));
         }
         for (child, link) in self.down.iter_mut().enumerate() {
             if let Some(open) = link
-                && let Err(error) = hear(open, self.place.children[child].start)
+                && let Err(error) = hear(open, &self.names[1 + child])
             {
                 *link = None;
                 return Err(both(error));
@@ -454,6 +488,9 @@ impl Meeting<'_> {
 
     /// Tells everybody who is there why this rank does not go on.
     fn tell(&mut self, error: &Error) {
+        // Also to children that have just connected.
+        let _ = self.accept();
+        self.hear_strangers();
         let body = encode_error(error);
         let patience = courtesy();
         let visits = self.visits.iter_mut().filter_map(|v| v.connection.as_mut());
@@ -491,7 +528,7 @@ impl Meeting<'_> {
             Some(Ok(None)) => String::from("the process that made the unique id does not answer"),
             _ if !absent.is_empty() => format!("missing: rank {absent} of {nranks}"),
             _ => match self.place.parent {
-                Some(parent) if self.up.is_some() => format!("rank {parent} did not answer"),
+                Some(_) if self.up.is_some() => format!("{} did not answer", self.names[0]),
                 _ => String::from("the rendezvous did not answer"),
             },
         };
@@ -522,7 +559,7 @@ fn ended() -> Error {
 }
 
 /// What a neighbour says before all are here: that it does not go on, or what is for later.
-fn hear(link: &mut Link, rank: u32) -> Result<()> {
+fn hear(link: &mut Link, who: &str) -> Result<()> {
     loop {
         match link.connection.try_receive() {
             Ok(None) => return Ok(()),
@@ -536,8 +573,8 @@ fn hear(link: &mut Link, rank: u32) -> Result<()> {
                 return Err(Error::new(
                     Code::RemoteError,
                     format!(
-                        "rank {rank} was here but its connection closed before all ranks had come: \
-                         it exited or was killed"
+                        "{who} was here but its connection closed before all ranks had come: it exited \
+                         or was killed"
                     ),
                 ));
             }
@@ -626,6 +663,14 @@ pub(crate) mod tests {
         Tree { nranks, fan_out }
     }
 
+    /// One rank's way into the channel and its first exchange. A rank whose neighbours are there goes on
+    /// to that while others still arrive.
+    fn join(ids: &[IdContent], tree: Tree, rank: u32, patience: &Patience) -> Result<Channel> {
+        let mut channel = arrive(ids, tree, rank, patience)?;
+        channel.allgather("the exchange of facts", b"", patience)?;
+        Ok(channel)
+    }
+
     /// That a channel is whole: every rank hears of every other.
     fn works(channel: Result<Channel>, rank: u32, nranks: u32) {
         let own = rank.to_le_bytes();
@@ -663,7 +708,7 @@ pub(crate) mod tests {
             let plan = Plan { tree, ids: number };
             for (index, id) in ids.iter().enumerate() {
                 let used = plan.stays(index as u32).is_some();
-                let answers = connect_any(id, &patience(500)).is_ok();
+                let answers = connect_any(id, "", &patience(500)).is_ok();
                 assert_eq!(answers, !used, "id {index} of {number}");
             }
         }
@@ -717,7 +762,7 @@ pub(crate) mod tests {
         ] {
             let (ids, tree) = ([id()], tree(5, fan_out));
             for error in all(here, |rank| {
-                arrive(&ids, tree, rank, &patience(400)).unwrap_err()
+                join(&ids, tree, rank, &patience(400)).unwrap_err()
             }) {
                 assert_eq!(error.code(), Code::Timeout);
                 assert!(error.text().contains(text), "{error}");
@@ -729,7 +774,7 @@ pub(crate) mod tests {
     fn disagreement_and_twins_are_the_same_error_everywhere() {
         let ids = [id()];
         for error in all(0..2, |rank| {
-            arrive(&ids, tree(2 + rank, 128), rank, &patience(5000)).unwrap_err()
+            join(&ids, tree(2 + rank, 128), rank, &patience(5000)).unwrap_err()
         }) {
             assert_eq!(error.code(), Code::InvalidUsage);
             assert!(
@@ -741,7 +786,7 @@ pub(crate) mod tests {
         let ids = [id()];
         let started = Instant::now();
         for error in all([0, 1, 2, 5, 5], |rank| {
-            arrive(&ids, tree(6, 2), rank, &patience(20_000)).unwrap_err()
+            join(&ids, tree(6, 2), rank, &patience(20_000)).unwrap_err()
         }) {
             assert!(error.text().contains("rank 5 came twice"), "{error}");
         }
@@ -754,7 +799,7 @@ pub(crate) mod tests {
         let other = [ids[1].clone(), ids[0].clone()];
         let errors = all(0..7, |rank| {
             let mine = if rank == 6 { &other } else { &ids };
-            arrive(mine, tree(7, 2), rank, &patience(2000)).unwrap_err()
+            join(mine, tree(7, 2), rank, &patience(2000)).unwrap_err()
         });
         assert!(
             errors
@@ -791,7 +836,7 @@ pub(crate) mod tests {
                 drop(connection);
             });
             for error in all(here, |rank| {
-                arrive(&ids, tree, rank, &patience(20_000)).unwrap_err()
+                join(&ids, tree, rank, &patience(20_000)).unwrap_err()
             }) {
                 assert_eq!(error.code(), Code::RemoteError);
                 assert!(
@@ -815,7 +860,7 @@ pub(crate) mod tests {
                 std::thread::sleep(Duration::from_millis(200));
                 flag.set();
             }
-            arrive(
+            join(
                 &ids,
                 tree,
                 rank,
@@ -827,9 +872,11 @@ pub(crate) mod tests {
             if rank == 3 {
                 assert_eq!(error.code(), Code::Aborted);
             } else {
+                let text = error.text();
                 assert!(
-                    error.text().contains("rank 3 (host h, pid 1003) gave up"),
-                    "{error}"
+                    text.contains("rank 3 ")
+                        && (text.contains("gave up") || text.contains("aborted")),
+                    "{text}"
                 );
             }
         }

@@ -501,7 +501,7 @@ impl Server {
         let parent = roster.plan.tree.parent(rank);
         // A rank that is gone again is found when its connection is heard.
         let _ = connection.send(Kind::Welcome, 0, &[], &quick);
-        let listens = hello.listens.clone();
+        let (listens, who) = (hello.listens.clone(), hello.who());
         self.seen.insert(rank, hello.clone());
         self.away.remove(&rank);
         let of_parent = parent.and_then(|parent| self.seen.get(&parent));
@@ -513,7 +513,7 @@ impl Server {
         };
         let room = self.guests.len() < MAX_GUESTS;
         if asks && let Some(parent) = known {
-            guest.answer(&parent.listens, &quick);
+            guest.answer(&parent.listens, &parent.who(), &quick);
             self.answered.insert(rank);
             if room || stays {
                 self.guests.insert(rank, guest);
@@ -535,7 +535,7 @@ impl Server {
                 if let Some(guest) = self.guests.get_mut(&child)
                     && !guest.answered
                 {
-                    guest.answer(&listens, &quick);
+                    guest.answer(&listens, &who, &quick);
                     self.answered.insert(child);
                 }
             }
@@ -640,16 +640,17 @@ impl Server {
     fn dismiss(&mut self) {
         let quick = self.quick();
         for guest in self.guests.values_mut() {
-            guest.answer(&[], &quick);
+            guest.answer(&[], "", &quick);
         }
     }
 }
 
 impl Guest {
-    /// Where its parent listens; without addresses, that all are here.
-    fn answer(&mut self, addresses: &[SocketAddr], patience: &Patience) {
+    /// Where its parent listens, and who that is; without addresses, that all are here.
+    fn answer(&mut self, addresses: &[SocketAddr], who: &str, patience: &Patience) {
         let mut writer = Writer::default();
         put_addresses(&mut writer, addresses);
+        writer.bytes(who.as_bytes());
         self.answered = true;
         if self
             .connection
@@ -663,7 +664,7 @@ impl Guest {
 
 /// Tells a rendezvous that nobody will come.
 pub(crate) fn cancel(content: &IdContent, patience: &Patience) {
-    if let Ok(mut connection) = super::meet::connect_any(content, patience) {
+    if let Ok(mut connection) = super::meet::connect_any(content, "", patience) {
         let _ = connection.send(Kind::Cancel, 0, &content.secret, patience);
     }
 }

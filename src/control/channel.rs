@@ -21,7 +21,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How much longer a rank waits for the verdict after its own deadline.
+/// How much longer a rank waits for the verdict after its own deadline, for each hop to rank 0: whoever
+/// is nearer knows more about who is missing, and gives up first.
 pub(crate) const GRACE: Duration = Duration::from_millis(400);
 /// How long a rank that has reported trouble waits for the verdict before it takes its own report for
 /// it: rank 0 may not be there.
@@ -418,7 +419,7 @@ impl Channel {
         // Rank 0 names who is missing; its word is worth a little more waiting.
         let waiting = match self.place.parent {
             None => patience.clone(),
-            Some(_) => patience.with_grace(GRACE),
+            Some(_) => patience.with_grace(GRACE * self.place.depth),
         };
         let mut heard: Vec<Side> = self.sides().collect();
         loop {
@@ -658,34 +659,13 @@ impl Channel {
         let phase = exchange.phase;
         let own = impatience(end, &format!("during {phase}"));
         let Some(parent) = self.place.parent else {
-            let absent = |rank: &u32| exchange.parts.get(*rank as usize).is_none();
-            // Those below a rank that is missing can't be heard, here or not.
-            let unheard = |rank: &u32| {
-                let mut above = self.tree.parent(*rank);
-                while let Some(one) = above.filter(|one| *one != 0) {
-                    if absent(&one) {
-                        return true;
-                    }
-                    above = self.tree.parent(one);
-                }
-                false
+            let missing = self.missing(&exchange.parts);
+            let error = Error::new(own.code(), format!("{}; missing: {missing}", own.text()));
+            let told = match end {
+                Impatience::Aborted => self.aborted(phase),
+                Impatience::Expired => error.clone(),
             };
-            let (below, missing): (Vec<u32>, Vec<u32>) =
-                (0..self.nranks).filter(absent).partition(unheard);
-            let mut text = format!(
-                "{}; missing: rank {} of {}",
-                own.text(),
-                ranks_text(missing),
-                self.nranks
-            );
-            if !below.is_empty() {
-                let below = ranks_text(below);
-                text += &format!(
-                    " (and rank {below}, who reach the others through it, or are missing too)"
-                );
-            }
-            let error = Error::new(own.code(), text);
-            self.tell_failure(&error, None);
+            self.tell_failure(&told, None);
             return error;
         };
         if let Some((_, trouble)) = &exchange.trouble
@@ -700,11 +680,37 @@ impl Channel {
             format!("{}; {} did not answer", own.text(), self.who(parent)),
         );
         let told = match end {
-            Impatience::Aborted => own,
+            Impatience::Aborted => self.aborted(phase),
             Impatience::Expired => error.clone().context(self.who(self.rank)),
         };
         self.tell_failure(&told, None);
         error
+    }
+
+    /// What the others hear of an abort here.
+    fn aborted(&self, phase: &str) -> Error {
+        Error::new(
+            Code::RemoteError,
+            format!("{} was aborted during {phase}", self.who(self.rank)),
+        )
+    }
+
+    /// The ranks whose payloads rank 0 misses, in words.
+    fn missing(&self, parts: &Gathered) -> String {
+        let absent = |rank: &u32| parts.get(*rank as usize).is_none();
+        // Those below a rank that is missing can't be heard, here or not.
+        let unheard = |rank: &u32| {
+            let above = std::iter::successors(self.tree.parent(*rank), |r| self.tree.parent(*r));
+            above.filter(|one| *one != 0).any(|one| absent(&one))
+        };
+        let (below, missing): (Vec<u32>, Vec<u32>) =
+            (0..self.nranks).filter(absent).partition(unheard);
+        let mut text = format!("rank {} of {}", ranks_text(missing), self.nranks);
+        if !below.is_empty() {
+            let below = ranks_text(below);
+            text += &format!(" (rank {below} would be heard through it)");
+        }
+        text
     }
 
     /// Looks, without waiting, at what came: news of other ranks, an abort, a closed connection.
@@ -900,6 +906,8 @@ fn courtesy() -> Patience {
 mod tests {
     use super::*;
     use crate::bootstrap::meet::tests::{arrive, id, patience};
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering::Relaxed;
 
     /// The same for a star and for trees, with deep ones among them.
     const SHAPES: [(u32, u32); 5] = [(3, 128), (7, 2), (5, 1), (14, 3), (40, 3)];
@@ -968,23 +976,28 @@ mod tests {
         });
     }
 
+    /// An exchange to which one rank does not come before all others have given up.
+    fn without(shape: (u32, u32), late: u32) -> Vec<Option<Error>> {
+        let waiting = AtomicU32::new(shape.0 - 1);
+        ranks(shape, |rank, mut channel| {
+            if rank == late {
+                while waiting.load(Relaxed) > 0 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                return None;
+            }
+            let end = channel.allgather("the vote", b"x", &patience(200));
+            waiting.fetch_sub(1, Relaxed);
+            Some(end.unwrap_err())
+        })
+    }
+
     #[test]
     fn a_late_rank_is_named_on_all_others() {
         for (shape, late) in shapes_and_ranks() {
-            let ends = ranks(shape, |rank, mut channel| {
-                if rank == late {
-                    std::thread::sleep(Duration::from_millis(1200));
-                    return None;
-                }
-                Some(
-                    channel
-                        .allgather("the vote", b"x", &patience(200))
-                        .unwrap_err(),
-                )
-            });
-            for error in ends.into_iter().flatten() {
+            for error in without(shape, late).into_iter().flatten() {
                 let text = error.text();
-                assert_eq!(error.code(), Code::Timeout);
+                assert_eq!(error.code(), Code::Timeout, "{shape:?} {late}: {text}");
                 let named = format!("during the vote; missing: rank {late} of {}", shape.0);
                 // Those below it hear nobody else.
                 let unanswered = format!("rank {late} (pid {late}) did not answer");
@@ -998,21 +1011,11 @@ mod tests {
 
     #[test]
     fn ranks_below_a_late_one_are_not_called_missing() {
-        let ends = ranks((7, 2), |rank, mut channel| {
-            if rank == 1 {
-                std::thread::sleep(Duration::from_millis(1200));
-                return None;
-            }
-            Some(
-                channel
-                    .allgather("the vote", b"x", &patience(200))
-                    .unwrap_err(),
-            )
-        });
+        let ends = without((7, 2), 1);
         for rank in [0, 4, 5, 6] {
             let text = ends[rank].as_ref().unwrap().text();
             assert!(
-                text.contains("missing: rank 1 of 7 (and rank 2, 3, who reach"),
+                text.contains("missing: rank 1 of 7 (rank 2, 3 would be heard through it)"),
                 "{text}"
             );
         }
@@ -1142,14 +1145,14 @@ mod tests {
                 }
                 channel.allgather("the vote", b"x", &limit).unwrap_err()
             });
+            let who = format!("rank {aborting} (pid {aborting}) was aborted during the vote");
             for (rank, error) in ends.into_iter().enumerate() {
                 let text = error.text();
-                assert_eq!(
-                    error.code(),
-                    Code::Aborted,
-                    "{shape:?} {aborting} {rank}: {text}"
-                );
-                assert!(text.contains("aborted during the vote"), "{text}");
+                if rank == aborting as usize {
+                    assert_eq!(error.code(), Code::Aborted);
+                } else {
+                    assert!(text.contains(&who), "{shape:?} {aborting} {rank}: {text}");
+                }
             }
         }
     }

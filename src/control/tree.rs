@@ -23,6 +23,8 @@ pub(crate) struct Tree {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub parent: Option<u32>,
+    /// Hops to rank 0.
+    pub depth: u32,
     /// The rank itself and all ranks below it.
     pub range: Range<u32>,
     /// The ranges of its children; each starts with the child.
@@ -37,43 +39,51 @@ impl Tree {
 
     fn children(self, range: &Range<u32>) -> impl Iterator<Item = Range<u32>> + use<> {
         let first = range.start + 1;
-        let below = u64::from(range.end - first);
+        let below = u64::from(range.end.saturating_sub(first));
         let count = below.min(u64::from(self.fan_out.max(1)));
         let bound = move |child: u64| first + (below * child / count) as u32;
         (0..count).map(move |child| bound(child)..bound(child + 1))
     }
 
-    /// The rank's range and its parent.
-    fn find(self, rank: u32) -> (Range<u32>, Option<u32>) {
-        let (mut range, mut parent) = (0..self.nranks, None);
-        while range.start != rank {
-            parent = Some(range.start);
-            match self.children(&range).find(|child| child.contains(&rank)) {
-                Some(child) => range = child,
-                // No rank of this tree.
-                None => return (rank..rank, None),
+    /// The rank's place, but for its children.
+    fn find(self, rank: u32) -> Place {
+        let mut place = Place {
+            parent: None,
+            depth: 0,
+            range: 0..self.nranks,
+            children: Vec::new(),
+        };
+        while place.range.start != rank {
+            let below = self.children(&place.range);
+            match below.into_iter().find(|child| child.contains(&rank)) {
+                Some(child) => {
+                    place.parent = Some(place.range.start);
+                    place.depth += 1;
+                    place.range = child;
+                }
+                None => {
+                    // No rank of this tree.
+                    place.range = rank..rank;
+                    return place;
+                }
             }
         }
-        (range, parent)
+        place
     }
 
     pub(crate) fn place(self, rank: u32) -> Place {
-        let (range, parent) = self.find(rank);
-        let children = self.children(&range).collect();
-        Place {
-            parent,
-            range,
-            children,
-        }
+        let mut place = self.find(rank);
+        place.children = self.children(&place.range).collect();
+        place
     }
 
     pub(crate) fn parent(self, rank: u32) -> Option<u32> {
-        self.find(rank).1
+        self.find(rank).parent
     }
 
     /// The rank itself and all ranks below it.
     pub(crate) fn range(self, rank: u32) -> Range<u32> {
-        self.find(rank).0
+        self.find(rank).range
     }
 
     /// Whether others connect to this rank.
@@ -113,13 +123,9 @@ mod tests {
 
     #[test]
     fn the_depth_is_what_the_documents_say() {
-        let depth = |nranks: u32, rank: u32| {
-            let tree = Tree::of(nranks);
-            std::iter::successors(tree.parent(rank), |r| tree.parent(*r)).count()
-        };
         for (nranks, deepest) in [(128, 1), (129, 2), (1024, 2), (1057, 2), (100_000, 4)] {
-            let found = (0..nranks).map(|rank| depth(nranks, rank)).max();
-            assert_eq!(found, Some(deepest), "{nranks} ranks");
+            let depths = (0..nranks).map(|rank| Tree::of(nranks).place(rank).depth);
+            assert_eq!(depths.max(), Some(deepest), "{nranks} ranks");
         }
     }
 }
