@@ -163,3 +163,35 @@ pub(crate) fn exchange(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::patience::AbortFlag;
+    use std::io::Write;
+
+    #[test]
+    fn silent_and_foreign_visitors_hold_up_nobody() {
+        let secret: Secret = crate::sys::process::random().unwrap();
+        let name = name(&secret, &[3]);
+        let patience = Patience::starting_now(Some(Duration::from_secs(20)), &AbortFlag::default());
+        let started = Instant::now();
+        let ids = std::thread::scope(|scope| {
+            let zero = scope.spawn(|| exchange(&secret, &[3], 2, 0, || Ok([9; 256]), &patience));
+            let until = Instant::now() + Duration::from_secs(10);
+            let mut visitors = Vec::new();
+            for number in 0..100 {
+                let visitor = unix::connect(&name, until).unwrap();
+                // None, too little, something else.
+                let words = &[0; 16][..[0, 7, 16][number % 3]];
+                (&visitor).write_all(words).unwrap();
+                visitors.push(visitor);
+            }
+            let never = || Err(Error::internal("rank 1 makes no id"));
+            let one = exchange(&secret, &[3], 2, 1, never, &patience);
+            [zero.join().unwrap(), one]
+        });
+        assert_eq!(ids.map(Result::unwrap), [[9; 256]; 2]);
+        assert!(started.elapsed() < Duration::from_secs(4));
+    }
+}

@@ -19,7 +19,7 @@ import time
 
 import flagos as f
 from flagos import lib
-from life import SLACK, check
+from life import SLACK, check, cycles, pair_of_threads, possessions, settles, thread_names
 from ranks import Process, main, role, say
 
 SCENARIOS = {}
@@ -461,6 +461,48 @@ def a_network_that_is_cut():
         cut_inside(moment)
 
 
+# ---- nothing is left
+
+@role
+def vendor_cycles(_rank, _nranks, _unique, count, fails):
+    fails = fails == "fails"
+
+    def once():
+        unique = f.unique_id()
+
+        def body(rank):
+            f.ok(lib.flagosSetDevice(rank))
+            if fails:
+                # Two ranks on one device, or a number of ranks that differs: all are refused.
+                try:
+                    f.init(2 + rank, unique, rank)
+                except f.Failed as error:
+                    return error.code
+            comm = f.init(2, unique, rank)
+            f.destroy(comm)
+            return 0
+
+        results = pair_of_threads(body)
+        check(results == ([f.USAGE] * 2 if fails else [0, 0]), results)
+
+    for _ in range(3):
+        once()
+    time.sleep(0.5)
+    before = possessions()
+    for _ in range(int(count)):
+        once()
+    settles(before, f"{count} cycles", rendezvous=8 if fails else 0)
+
+
+@scenario
+def cycles_on_a_vendor_leave_nothing():
+    """Descriptors, threads (also those that watch), mappings, names and sockets over cycles of init and destroy, and of
+    inits that fail, on a stand-in."""
+    for fails in ("works", "fails"):
+        one = Process("vendor_cycles", 0, 1, b"", (cycles(), fails), env=environment("native"))
+        one.end(0, 150)
+
+
 # ---- abort
 
 @role
@@ -500,16 +542,6 @@ def aborted_at(rank, _nranks, _unique, what):
         if comms[1]:
             lib.flagosCommAbort(comms[1])
     say(f"{best:.3f}")
-
-
-def thread_names():
-    names = []
-    for task in os.listdir("/proc/self/task"):
-        try:
-            names.append(open(f"/proc/self/task/{task}/comm", encoding="ascii").read().strip())
-        except FileNotFoundError:
-            pass
-    return names
 
 
 def unreachable(unique):

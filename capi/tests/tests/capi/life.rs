@@ -123,9 +123,16 @@ scenarios! {
     ranks_that_come_with_something_wrong
     a_network_that_is_cut
     abort_wakes_every_wait_at_once
+    cycles_on_a_vendor_leave_nothing
     foreign_clients_do_not_stop_an_init
     foreign_clients_do_not_move_a_deadline
     more_silent_clients_than_are_heard_make_room
+}
+
+#[test]
+#[ignore = "long"]
+fn long_cycles_on_a_vendor_leave_nothing() {
+    scenario("cycles_on_a_vendor_leave_nothing", 500);
 }
 
 /// Every death at every moment on both tiers.
