@@ -27,7 +27,9 @@ NRANKS = 3
 LIMIT = 2.0
 LIVENESS = 0.6
 STANDINS = os.environ.get("FLAGOSCOMM_TEST_STANDINS", "")
-FOLDER = tempfile.mkdtemp(prefix="flagos-matrix-") if "--role" not in sys.argv else ""
+# It goes with this process; ranks need none.
+SCRATCH = tempfile.TemporaryDirectory(prefix="flagos-matrix-") if "--role" not in sys.argv else None
+FOLDER = SCRATCH.name if SCRATCH else ""
 
 for _name, _arguments in {"SetDevice": [ctypes.c_int32], "MemAlloc": [ctypes.c_void_p, ctypes.c_size_t]}.items():
     _function = getattr(lib, "flagos" + _name)
