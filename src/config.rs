@@ -107,6 +107,14 @@ const CHECK: Var = Var {
     default: "0 (the host tier always checks)",
     meaning: "Compare every rank's call before it is handed to the vendor's library.",
 };
+const LIVENESS: Var = Var {
+    name: "FLAGOSCOMM_LIVENESS",
+    kind: Kind::Seconds,
+    default: "0 (only calls look)",
+    meaning: "Starts a thread that watches the other ranks of communicators on vendors' libraries. One that has died, \
+              or from which nothing was heard for so long, is reported, and the vendor's communicator \
+              is aborted, which frees what waits on the device. The same on all ranks.",
+};
 const SOCKET_IFNAME: Var = Var {
     name: "FLAGOSCOMM_SOCKET_IFNAME",
     kind: Kind::Text,
@@ -164,6 +172,7 @@ pub(crate) static VARS: &[&Var] = &[
     &DESTROY_TIMEOUT,
     &DEVICE,
     &CHECK,
+    &LIVENESS,
     &SOCKET_IFNAME,
     &SOCKET_FAMILY,
     &HOSTID,
@@ -440,6 +449,8 @@ pub(crate) struct Config {
     pub(crate) device: Option<DeviceMode>,
     /// FLAGOSCOMM_CHECK.
     pub(crate) check: bool,
+    /// FLAGOSCOMM_LIVENESS; `None`: no thread watches.
+    pub(crate) liveness: Option<Duration>,
     /// FLAGOSCOMM_SOCKET_IFNAME.
     pub(crate) socket_ifname: Option<String>,
     /// FLAGOSCOMM_SOCKET_FAMILY.
@@ -630,6 +641,8 @@ impl Reader<'_> {
     }
 }
 
+const CENTURY: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
 fn parse(kind: Kind, value: &OsString) -> std::result::Result<Value, String> {
     if kind == Kind::Path {
         return Ok(Value::Path(PathBuf::from(value)));
@@ -648,7 +661,10 @@ fn parse(kind: Kind, value: &OsString) -> std::result::Result<Value, String> {
             Some(0.0) => Ok(Value::Seconds(None)),
             Some(seconds) => match Duration::try_from_secs_f64(seconds) {
                 // A value below the clock's resolution is a deadline, not its absence.
-                Ok(duration) => Ok(Value::Seconds(Some(duration.max(Duration::from_nanos(1))))),
+                // Beyond a century it could overflow a clock.
+                Ok(duration) => Ok(Value::Seconds(Some(
+                    duration.clamp(Duration::from_nanos(1), CENTURY),
+                ))),
                 Err(_) => Err("expected seconds, 0 for no deadline".to_string()),
             },
             None => Err("expected seconds, 0 for no deadline".to_string()),
@@ -719,6 +735,11 @@ impl Config {
                 _ => None,
             },
             check: reader.boolean(&CHECK).unwrap_or(false),
+            // Less would take a busy machine for a dead one.
+            liveness: reader
+                .seconds(&LIVENESS)
+                .flatten()
+                .map(|limit| limit.max(Duration::from_millis(200))),
             socket_ifname: reader.text(&SOCKET_IFNAME),
             socket_family: match reader.word(&SOCKET_FAMILY) {
                 Some("ipv4") => Some(SocketFamily::Ipv4),
@@ -735,24 +756,26 @@ impl Config {
     }
 }
 
+/// The configuration of an environment with these variables, and the warnings.
+#[cfg(test)]
+pub(crate) fn of_pairs(pairs: &[(&str, OsString)], secure: bool) -> (Config, Vec<String>) {
+    let mut warnings = Vec::new();
+    let find = |name: &str| pairs.iter().find(|(n, _)| *n == name);
+    let config = Config::read(&mut Reader {
+        lookup: &|name| find(name).map(|(_, value)| value.clone()),
+        secure,
+        warnings: &mut warnings,
+    });
+    (config, warnings)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(pairs: &[(&str, &str)], secure: bool) -> (Config, Vec<String>) {
-        let mut warnings = Vec::new();
-        let lookup = |name: &str| {
-            pairs
-                .iter()
-                .find(|(n, _)| *n == name)
-                .map(|(_, value)| OsString::from(value))
-        };
-        let config = Config::read(&mut Reader {
-            lookup: &lookup,
-            secure,
-            warnings: &mut warnings,
-        });
-        (config, warnings)
+        let pairs: Vec<(&str, OsString)> = pairs.iter().map(|(n, v)| (*n, v.into())).collect();
+        of_pairs(&pairs, secure)
     }
 
     #[test]
@@ -829,6 +852,14 @@ mod tests {
             Some(Duration::from_millis(2500))
         );
         assert_eq!(config.timeouts.destroy, None);
+    }
+
+    #[test]
+    fn liveness() {
+        let limit = |value| read(&[("FLAGOSCOMM_LIVENESS", value)], false).0.liveness;
+        assert_eq!(limit("3"), Some(Duration::from_secs(3)));
+        assert_eq!(limit("0.001"), Some(Duration::from_millis(200)));
+        assert_eq!((limit("0"), limit("")), (None, None));
     }
 
     #[test]

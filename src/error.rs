@@ -133,7 +133,11 @@ impl Error {
 
     /// [`Code::SystemError`] from what the operating system said.
     pub fn system(what: impl std::fmt::Display, error: std::io::Error) -> Error {
-        Error::new(Code::SystemError, format!("{what}: {error}"))
+        let text = match crate::sys::net::out_of_descriptors(&error) {
+            Some(limit) => format!("{what}: {error}: {limit}"),
+            None => format!("{what}: {error}"),
+        };
+        Error::new(Code::SystemError, text)
     }
 }
 

@@ -7,6 +7,8 @@ mod config;
 mod control;
 mod device;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod host;
 #[doc(hidden)]
 pub mod internal;

@@ -543,6 +543,8 @@ struct Cold {
     label: String,
     last_error: String,
     redops: Vec<Option<CustomRedOp>>,
+    /// Why the library itself has ended the communicator's work, if it has.
+    ended: Option<Error>,
 }
 
 impl Target {
@@ -614,7 +616,20 @@ impl Target {
             self.sequence.load(Ordering::Relaxed),
             self.with_cold(|cold| cold.label.clone())
         );
-        self.fail(error.context(text))
+        // That it was aborted is not the whole story if the library did it.
+        let ended = match error.code() {
+            Code::Aborted => self.with_cold(|cold| cold.ended.clone()),
+            _ => None,
+        };
+        self.fail(ended.unwrap_or(error).context(text))
+    }
+
+    /// Records why the library itself ends the communicator's work: calls under way and later ones say so.
+    pub(crate) fn end(&self, error: Error) {
+        self.with_cold(|cold| {
+            error.text().clone_into(&mut cold.last_error);
+            cold.ended.get_or_insert(error);
+        });
     }
 
     /// Records an error for this thread and the communicator.
@@ -816,10 +831,9 @@ unsafe fn null(target: &'static Target, call: &Call) -> i32 {
 }
 
 unsafe fn closed(target: &'static Target, call: &Call) -> i32 {
-    target.fail_call(
-        call,
-        Error::invalid_usage("the communicator is being closed, was aborted or revoked"),
-    )
+    let closed = "the communicator is being closed, was aborted or revoked";
+    let ended = target.with_cold(|cold| cold.ended.clone());
+    target.fail_call(call, ended.unwrap_or_else(|| Error::invalid_usage(closed)))
 }
 
 unsafe fn finalized(target: &'static Target, call: &Call) -> i32 {

@@ -1,28 +1,33 @@
-//! The rendezvous: a thread of the process that made the id collects one connection per rank and
-//! tells all of them where rank 0's control hub listens.
+//! The rendezvous: a thread of the process that made the id tells each rank that comes where its
+//! parent in the control channel's tree listens.
 //!
-//! One id serves one communicator. The thread ends when it has served, or when nobody came.
+//! A rank stays until its parent is there and it has connected to it, so that of every rank that waits
+//! either its parent or the rendezvous knows; where too many wait, it comes again. Rank 0 stays until
+//! all have come. With several ids, each serves the children of a part of the ranks, and the first of
+//! those stays. One id serves one communicator. The thread ends when it has served, or when nobody came.
 #![forbid(unsafe_code)]
 
 use super::interface::{self, Family, Filter};
 use super::unique_id::{self, IdContent, MAX_ADDRESSES, PROTOCOL, Secret};
-use crate::control::patience::{AbortFlag, Impatience, Patience};
-use crate::control::wire::{
-    Connection, Kind, Reader, WireError, Writer, decode_error, encode_error,
-};
+use crate::control::patience::{AbortFlag, Patience};
+use crate::control::strangers::{self, HELLO_LIMIT, Strangers};
+use crate::control::tree::{MAX_FAN_OUT, Tree};
+use crate::control::wire::{Connection, Kind, Reader, Writer, decode_error, encode_error};
 use crate::error::{Code, Error, Result};
 use crate::sys::net::{PollEntry, poll};
 use crate::sys::process;
+use crate::types::MAX_RANKS;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A connection that has not said who it is after this long is closed.
-const HELLO_LIMIT: Duration = Duration::from_secs(10);
-/// More connections than this that have not said who they are wait in the kernel's queue.
-const MAX_STRANGERS: usize = 256;
+/// When more ranks than this wait for their parents, the others come again.
+const MAX_GUESTS: usize = 192;
+/// When they do.
+const LATER: Duration = Duration::from_millis(50);
+/// How long a rendezvous that finds no free descriptor waits for one.
+const STARVING: Duration = Duration::from_secs(2);
 /// How long a rendezvous that failed goes on telling latecomers why, unless all have heard it.
 const AFTERGLOW: Duration = Duration::from_secs(30);
 /// How many of them may do that at once: each costs a thread and a socket, and a latecomer that finds
@@ -78,15 +83,55 @@ pub(crate) fn listen(filter: Option<&Filter>, family: Family) -> Result<Listener
     })
 }
 
+/// How the ranks of a communicator are spread over unique ids: the children of rank `r` come to the id
+/// that `r` belongs to, and so does `r`, to say where it listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub tree: Tree,
+    /// Number of ids.
+    pub ids: u32,
+}
+
+impl Plan {
+    /// The id to which a rank tells where it listens, and to which its children come.
+    pub(crate) fn id_of(self, parent: u32) -> u32 {
+        (u64::from(parent) * u64::from(self.ids) / u64::from(self.tree.nranks)) as u32
+    }
+
+    /// The ranks of an id that listen, in order. Rank 0 always does.
+    fn parents(self, id: u32) -> impl Iterator<Item = u32> {
+        (0..self.tree.nranks)
+            .skip_while(move |rank| self.id_of(*rank) < id)
+            .take_while(move |rank| self.id_of(*rank) == id)
+            .filter(move |rank| self.listens(*rank))
+    }
+
+    /// Whether a rank tells where it listens.
+    pub(crate) fn listens(self, rank: u32) -> bool {
+        rank == 0 || self.tree.has_children(rank)
+    }
+
+    /// The rank that stays at an id until all have come. `None`: nobody comes to it.
+    pub(crate) fn stays(self, id: u32) -> Option<u32> {
+        self.parents(id).next()
+    }
+}
+
 /// What a rank says when it arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    pub nranks: u32,
+    pub plan: Plan,
+    /// Which of the ids this is.
+    pub id: u32,
     pub rank: u32,
     pub pid: u32,
     pub host: String,
-    /// Where rank 0's hub listens; empty from the other ranks.
-    pub hub: Vec<SocketAddr>,
+    /// The same whenever this rank comes, and another one's never.
+    pub visitor: u64,
+    /// It asks where its parent listens.
+    pub asks: bool,
+    /// Where it listens itself, for its children.
+    pub listens: Vec<SocketAddr>,
 }
 
 fn put_addresses(writer: &mut Writer, addresses: &[SocketAddr]) {
@@ -96,7 +141,7 @@ fn put_addresses(writer: &mut Writer, addresses: &[SocketAddr]) {
     }
 }
 
-fn take_addresses(reader: &mut Reader<'_>) -> Option<Vec<SocketAddr>> {
+pub(super) fn take_addresses(reader: &mut Reader<'_>) -> Option<Vec<SocketAddr>> {
     let count = reader.u32()?;
     if count as usize > MAX_ADDRESSES {
         return None;
@@ -105,37 +150,54 @@ fn take_addresses(reader: &mut Reader<'_>) -> Option<Vec<SocketAddr>> {
 }
 
 impl Hello {
-    fn encode(&self, secret: &Secret) -> Vec<u8> {
+    pub(crate) fn encode(&self, secret: &Secret) -> Vec<u8> {
         let mut writer = Writer::default();
+        writer.fixed(secret).u32(u32::from(PROTOCOL));
         writer
-            .fixed(secret)
-            .u32(u32::from(PROTOCOL))
-            .u32(self.nranks)
-            .u32(self.rank)
-            .u32(self.pid);
+            .u32(self.plan.tree.nranks)
+            .u32(self.plan.tree.fan_out)
+            .u32(self.plan.ids)
+            .u32(self.id);
+        writer.u32(self.rank).u32(self.pid);
         writer.bytes(self.host.as_bytes());
-        put_addresses(&mut writer, &self.hub);
+        writer.u64(self.visitor).u32(u32::from(self.asks));
+        put_addresses(&mut writer, &self.listens);
         writer.0
     }
 
     /// `None`: not one of ours.
-    fn decode(body: &[u8], secret: &Secret) -> Option<(u32, Hello)> {
+    pub(crate) fn decode(body: &[u8], secret: &Secret) -> Option<(u32, Hello)> {
         let mut reader = Reader(body);
         if !same_secret(&reader.fixed()?, secret) {
             return None;
         }
         let protocol = reader.u32()?;
-        let hello = Hello {
+        let tree = Tree {
             nranks: reader.u32()?,
+            fan_out: reader.u32()?,
+        };
+        let hello = Hello {
+            plan: Plan {
+                tree,
+                ids: reader.u32()?,
+            },
+            id: reader.u32()?,
             rank: reader.u32()?,
             pid: reader.u32()?,
             host: reader.text()?,
-            hub: take_addresses(&mut reader)?,
+            visitor: reader.u64()?,
+            asks: reader.u32()? != 0,
+            listens: take_addresses(&mut reader)?,
         };
-        (hello.rank < hello.nranks).then_some((protocol, hello))
+        let fits = hello.rank < tree.nranks
+            && tree.nranks <= MAX_RANKS as u32
+            && (1..=MAX_FAN_OUT).contains(&tree.fan_out)
+            && hello.id < hello.plan.ids
+            && hello.plan.ids <= MAX_RANKS as u32;
+        fits.then_some((protocol, hello))
     }
 
-    fn who(&self) -> String {
+    pub(super) fn who(&self) -> String {
         format!("rank {} (host {}, pid {})", self.rank, self.host, self.pid)
     }
 }
@@ -192,15 +254,61 @@ pub(crate) fn start(
     Ok(id)
 }
 
+/// A rank that is here.
+struct Guest {
+    hello: Hello,
+    connection: Connection,
+    /// It knows where its parent listens, and is on its way there.
+    answered: bool,
+}
+
+/// Who has to come to this id.
+struct Roster {
+    plan: Plan,
+    /// Ranks that ask for their parents, and ranks that are asked for.
+    children: BTreeSet<u32>,
+    parents: BTreeSet<u32>,
+    /// The one that stays.
+    stays: Option<u32>,
+}
+
+impl Roster {
+    fn new(plan: Plan, id: u32) -> Roster {
+        let parents: BTreeSet<u32> = plan.parents(id).collect();
+        let children = parents
+            .iter()
+            .flat_map(|parent| plan.tree.place(*parent).children)
+            .map(|range| range.start)
+            .collect();
+        Roster {
+            plan,
+            children,
+            stays: parents.first().copied(),
+            parents,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.children.union(&self.parents).count()
+    }
+}
+
 struct Server {
     listener: TcpListener,
     secret: Secret,
     unused_limit: Option<Duration>,
-    strangers: Vec<(Instant, Connection)>,
-    /// Trouble with accepting was told.
-    said: bool,
-    members: BTreeMap<u32, (Hello, Connection)>,
-    nranks: u32,
+    strangers: Strangers,
+    /// Since when there has been no free descriptor.
+    starving: Option<Instant>,
+    /// Known from the first rank on.
+    roster: Option<Roster>,
+    /// The ranks that have come, as they have said it.
+    seen: BTreeMap<u32, Hello>,
+    guests: BTreeMap<u32, Guest>,
+    /// Children that were told where their parents listen.
+    answered: BTreeSet<u32>,
+    /// Children that were told to come again.
+    away: BTreeMap<u32, Instant>,
     failed: Option<(Instant, Error)>,
     /// The ranks that have heard of the failure.
     told: BTreeSet<u32>,
@@ -224,10 +332,13 @@ impl Server {
             listener,
             secret,
             unused_limit,
-            strangers: Vec::new(),
-            said: false,
-            members: BTreeMap::new(),
-            nranks: 0,
+            strangers: Strangers::default(),
+            starving: None,
+            roster: None,
+            seen: BTreeMap::new(),
+            guests: BTreeMap::new(),
+            answered: BTreeSet::new(),
+            away: BTreeMap::new(),
             failed: None,
             told: BTreeSet::new(),
             too_many: false,
@@ -238,11 +349,12 @@ impl Server {
         let started = Instant::now();
         loop {
             if let Some((when, _)) = &self.failed {
-                let all_told = self.told.len() >= self.nranks as usize;
+                let expected = self.roster.as_ref().map_or(0, Roster::len);
+                let all_told = self.told.len() >= expected;
                 if all_told || when.elapsed() > AFTERGLOW || self.too_many {
                     return;
                 }
-            } else if self.members.is_empty()
+            } else if self.seen.is_empty()
                 && self
                     .unused_limit
                     .is_some_and(|limit| started.elapsed() > limit)
@@ -250,63 +362,64 @@ impl Server {
                 log::debug!("a unique id was never used; its rendezvous closes");
                 return;
             }
-            let mut entries: Vec<PollEntry> = Vec::new();
-            entries.push(PollEntry::read(self.listener.as_raw_fd()));
-            entries.extend(self.strangers.iter().map(|(_, c)| PollEntry::read(c.fd())));
-            entries.extend(self.members.values().map(|(_, c)| PollEntry::read(c.fd())));
+            let mut entries: Vec<PollEntry> = self.strangers.poll_entries(&self.listener).collect();
+            let first_guest = entries.len();
+            let guests: Vec<u32> = self.guests.keys().copied().collect();
+            entries.extend(
+                self.guests
+                    .values()
+                    .map(|g| PollEntry::read(g.connection.fd())),
+            );
             poll(&mut entries, Duration::from_millis(500));
-            if entries[0].readable {
-                self.accept();
+            let others = &entries[first_guest..];
+            for (rank, _) in guests.iter().zip(others).filter(|(_, e)| e.readable) {
+                self.hear_guest(*rank);
             }
             if self.hear_strangers() {
                 return;
             }
-            self.hear_members();
-            if self.failed.is_none()
-                && self.nranks > 0
-                && self.members.len() == self.nranks as usize
-            {
-                self.send_table();
+            self.accept();
+            self.miss_those_away();
+            if self.is_complete() {
+                self.dismiss();
                 return;
             }
         }
     }
 
     fn accept(&mut self) {
-        while self.strangers.len() < MAX_STRANGERS {
-            match self.listener.accept() {
-                Ok((stream, _)) => {
-                    if let Ok(connection) = Connection::new(stream) {
-                        self.strangers.push((Instant::now(), connection));
-                    }
-                }
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(e) => {
-                    // Out of descriptors, say: those that are here can still be served.
-                    if !std::mem::replace(&mut self.said, true) {
-                        log::warn!("the rendezvous can't accept a connection: {e}");
-                    }
-                    std::thread::sleep(Duration::from_millis(50));
+        match self.strangers.accept(&self.listener) {
+            Ok(true) => self.starving = None,
+            Ok(false) => {}
+            Err(e) => {
+                // Out of descriptors, say: those that are here can still be served, and with each
+                // that goes one is free.
+                let since = *self.starving.get_or_insert_with(Instant::now);
+                if since.elapsed() > STARVING && self.failed.is_none() {
+                    let what = format!(
+                        "the process that made the unique id can't accept a connection of \
+                         another rank; besides what it has open, it needs up to {} for a moment",
+                        MAX_GUESTS + strangers::MOST
+                    );
+                    self.fail(Error::system(what, e));
+                    self.strangers.clear();
+                    self.starving = None;
                     return;
                 }
+                std::thread::sleep(Duration::from_millis(20));
             }
         }
     }
 
     /// `true`: the rendezvous was cancelled.
     fn hear_strangers(&mut self) -> bool {
-        let mut still = Vec::new();
-        for (since, mut connection) in std::mem::take(&mut self.strangers) {
-            match connection.try_receive() {
-                Ok(None) if since.elapsed() < HELLO_LIMIT => still.push((since, connection)),
-                Ok(Some(frame)) if frame.kind == Kind::Hello => {
-                    match Hello::decode(&frame.body, &self.secret) {
-                        Some((protocol, hello)) => self.admit(protocol, hello, connection),
-                        None => log::debug!("a connection without our secret was closed"),
-                    }
-                }
-                Ok(Some(frame)) if frame.kind == Kind::Cancel => {
+        for (frame, connection) in self.strangers.hear() {
+            match frame.kind {
+                Kind::Hello => match Hello::decode(&frame.body, &self.secret) {
+                    Some((protocol, hello)) => self.admit(protocol, hello, connection),
+                    None => log::debug!("a connection without our secret was closed"),
+                },
+                Kind::Cancel => {
                     let secret = Reader(&frame.body).fixed();
                     if secret.is_some_and(|s| same_secret(&s, &self.secret)) {
                         return true;
@@ -315,12 +428,55 @@ impl Server {
                 _ => {}
             }
         }
-        self.strangers = still;
         false
     }
 
     fn quick(&self) -> Patience {
         Patience::starting_now(Some(Duration::from_secs(2)), &AbortFlag::default())
+    }
+
+    /// What is wrong with a rank that comes.
+    fn fault(&self, protocol: u32, hello: &Hello) -> Option<String> {
+        if protocol != u32::from(PROTOCOL) {
+            return Some(format!(
+                "{} speaks protocol {protocol} but the process that made the id speaks \
+                 {PROTOCOL}: use the same flagos-comm on all ranks",
+                hello.who()
+            ));
+        }
+        if let Some(twin) = self.seen.get(&hello.rank)
+            && twin.visitor != hello.visitor
+        {
+            return Some(format!(
+                "rank {} came twice: {} and {}",
+                hello.rank,
+                twin.who(),
+                hello.who()
+            ));
+        }
+        let other = self.seen.values().next()?;
+        let (mine, theirs) = (hello.plan, other.plan);
+        if mine.tree != theirs.tree {
+            return Some(format!(
+                "the ranks disagree on their number: {} says {} but {} says {}",
+                other.who(),
+                theirs.tree.nranks,
+                hello.who(),
+                mine.tree.nranks
+            ));
+        }
+        (mine.ids != theirs.ids || hello.id != other.id).then(|| {
+            format!(
+                "the ranks disagree on the unique ids: for {} this is number {} of {} but for {} \
+                 number {} of {}; all ranks must give the same ids in the same order",
+                other.who(),
+                other.id,
+                theirs.ids,
+                hello.who(),
+                hello.id,
+                mine.ids
+            )
+        })
     }
 
     fn admit(&mut self, protocol: u32, hello: Hello, mut connection: Connection) {
@@ -330,251 +486,185 @@ impl Server {
             self.told.insert(hello.rank);
             return;
         }
-        let other = self.members.values().next().map(|(h, _)| h);
-        let fault = if protocol != u32::from(PROTOCOL) {
-            Some(format!(
-                "{} speaks protocol {protocol} but the process that made the id speaks \
-                 {PROTOCOL}: use the same flagos-comm on all ranks",
-                hello.who()
-            ))
-        } else if let Some(other) = other.filter(|o| o.nranks != hello.nranks) {
-            Some(format!(
-                "the ranks disagree on their number: {} says {} but {} says {}",
-                other.who(),
-                other.nranks,
-                hello.who(),
-                hello.nranks
-            ))
-        } else if let Some((twin, _)) = self.members.get(&hello.rank) {
-            Some(format!(
-                "rank {} came twice: {} and {}",
-                hello.rank,
-                twin.who(),
-                hello.who()
-            ))
-        } else {
-            None
-        };
-        if let Some(text) = fault {
+        if let Some(text) = self.fault(protocol, &hello) {
             let error = Error::invalid_usage(text);
             let _ = connection.send(Kind::Fail, 0, &encode_error(&error), &quick);
-            self.nranks = self.nranks.max(hello.nranks);
             self.told.insert(hello.rank);
             self.fail(error);
             return;
         }
-        self.nranks = hello.nranks;
+        let roster = self
+            .roster
+            .get_or_insert_with(|| Roster::new(hello.plan, hello.id));
+        let (rank, asks) = (hello.rank, hello.asks);
+        let stays = roster.stays == Some(rank);
+        let parent = roster.plan.tree.parent(rank);
         // A rank that is gone again is found when its connection is heard.
         let _ = connection.send(Kind::Welcome, 0, &[], &quick);
-        self.members.insert(hello.rank, (hello, connection));
+        let (listens, who) = (hello.listens.clone(), hello.who());
+        self.seen.insert(rank, hello.clone());
+        self.away.remove(&rank);
+        let of_parent = parent.and_then(|parent| self.seen.get(&parent));
+        let known = of_parent.filter(|parent| !parent.listens.is_empty());
+        let mut guest = Guest {
+            hello,
+            connection,
+            answered: false,
+        };
+        let room = self.guests.len() < MAX_GUESTS;
+        if asks && let Some(parent) = known {
+            guest.answer(&parent.listens, &parent.who(), &quick);
+            self.answered.insert(rank);
+            if room || stays {
+                self.guests.insert(rank, guest);
+            }
+        } else if stays || asks && room {
+            self.guests.insert(rank, guest);
+        } else if asks {
+            let mut writer = Writer::default();
+            writer.u32(LATER.as_millis() as u32);
+            let _ = guest.connection.send(Kind::Later, 0, &writer.0, &quick);
+            self.away.insert(rank, Instant::now());
+        }
+        if !listens.is_empty() {
+            let children = self
+                .roster
+                .iter()
+                .flat_map(|r| r.plan.tree.place(rank).children);
+            for child in children.map(|range| range.start) {
+                if let Some(guest) = self.guests.get_mut(&child)
+                    && !guest.answered
+                {
+                    guest.answer(&listens, &who, &quick);
+                    self.answered.insert(child);
+                }
+            }
+        }
     }
 
     fn fail(&mut self, error: Error) {
         let quick = self.quick();
-        for (_, connection) in self.members.values_mut() {
-            let _ = connection.send(Kind::Fail, 0, &encode_error(&error), &quick);
+        for guest in self.guests.values_mut() {
+            let body = encode_error(&error);
+            let _ = guest.connection.send(Kind::Fail, 0, &body, &quick);
         }
-        self.told.extend(self.members.keys());
-        self.members.clear();
+        // Those that have gone to their parents hear it from them.
+        self.told.extend(self.guests.keys());
+        self.told.extend(&self.answered);
+        self.guests.clear();
         self.failed = Some((Instant::now(), error));
         self.too_many = AFTERGLOWS.fetch_add(1, Ordering::Relaxed) >= MAX_AFTERGLOWS;
     }
 
-    fn hear_members(&mut self) {
+    fn missing(&self) -> String {
+        let Some(roster) = &self.roster else {
+            return String::new();
+        };
+        let said = |rank: &u32| self.seen.get(rank);
+        let missing = roster.children.union(&roster.parents).filter(|rank| {
+            let (child, parent) = (
+                roster.children.contains(rank),
+                roster.parents.contains(rank),
+            );
+            !said(rank).is_some_and(|h| (!child || h.asks) && (!parent || !h.listens.is_empty()))
+        });
+        ranks_text(missing.copied())
+    }
+
+    fn hear_guest(&mut self, rank: u32) {
         let quick = self.quick();
-        let missing = ranks_text((0..self.nranks).filter(|r| !self.members.contains_key(r)));
-        let mut left = None;
-        for (hello, connection) in self.members.values_mut() {
-            match connection.try_receive() {
-                Ok(None) => {}
-                Ok(Some(frame)) if frame.kind == Kind::Query => {
-                    let _ = connection.send(Kind::Missing, 0, missing.as_bytes(), &quick);
+        let Some(guest) = self.guests.get_mut(&rank) else {
+            return;
+        };
+        let error = match guest.connection.try_receive() {
+            Ok(None) => return,
+            Ok(Some(frame)) => match frame.kind {
+                Kind::Query => {
+                    let missing = self.missing();
+                    if let Some(guest) = self.guests.get_mut(&rank) {
+                        let body = missing.as_bytes();
+                        let _ = guest.connection.send(Kind::Missing, 0, body, &quick);
+                    }
+                    return;
                 }
-                // Its own deadline passed or it was aborted.
-                Ok(Some(frame)) if frame.kind == Kind::Bye => {
-                    left = Some((
-                        hello.rank,
-                        Error::new(
-                            Code::RemoteError,
-                            format!("{} gave up waiting for the other ranks", hello.who()),
-                        ),
-                    ));
+                // It is with its parent now.
+                Kind::Join => {
+                    self.guests.remove(&rank);
+                    return;
                 }
-                _ => {
-                    left = Some((
-                        hello.rank,
-                        Error::new(
-                            Code::RemoteError,
-                            format!(
-                                "{} was here but its connection closed before all ranks had come: \
-                                 it exited or was killed",
-                                hello.who()
-                            ),
-                        ),
-                    ));
-                }
-            }
-        }
-        if let Some((rank, error)) = left {
-            self.members.remove(&rank);
-            self.told.insert(rank);
-            self.fail(error);
-        }
-    }
-
-    fn send_table(&mut self) {
-        let quick = self.quick();
-        let mut writer = Writer::default();
-        let hub = self
-            .members
-            .get(&0)
-            .map(|(h, _)| h.hub.clone())
-            .unwrap_or_default();
-        put_addresses(&mut writer, &hub);
-        for (hello, connection) in self.members.values_mut() {
-            if connection.send(Kind::Table, 0, &writer.0, &quick).is_err() {
-                log::warn!(
-                    "{} left just before the rendezvous was complete",
-                    hello.who()
-                );
-            }
-        }
-    }
-}
-
-// ---- the arriving side
-
-fn connect_any(content: &IdContent, patience: &Patience) -> Result<Connection> {
-    let mut tried = Vec::new();
-    let mut refused = 0;
-    for address in &content.addresses {
-        let limit = patience.left().unwrap_or(HELLO_LIMIT).min(HELLO_LIMIT);
-        if limit.is_zero() {
-            break;
-        }
-        match TcpStream::connect_timeout(address, limit).and_then(Connection::new) {
-            Ok(connection) => return Ok(connection),
-            Err(e) => {
-                refused += usize::from(e.kind() == std::io::ErrorKind::ConnectionRefused);
-                tried.push(format!("{address}: {e}"));
-            }
-        }
-    }
-    if refused > 0 && refused == tried.len() {
-        return Err(Error::invalid_usage(format!(
-            "nobody serves this unique id any more ({}): it was already used, or the process that \
-             made it has gone. Call flagosGetUniqueId once per communicator and keep that process \
-             alive until all ranks have joined",
-            tried.join("; ")
-        )));
-    }
-    if patience.left().is_some_and(|left| left.is_zero()) {
-        let mut text =
-            String::from("timed out before the process that made the unique id could be asked");
-        if !tried.is_empty() {
-            text += &format!(" ({})", tried.join("; "));
-        }
-        return Err(Error::new(Code::Timeout, text));
-    }
-    Err(Error::new(
-        Code::SystemError,
-        format!(
-            "the process that made the unique id can't be reached ({})",
-            tried.join("; ")
-        ),
-    ))
-}
-
-/// Arrives at the rendezvous and waits for the others. Returns where the hub listens.
-pub(crate) fn arrive(
-    content: &IdContent,
-    hello: &Hello,
-    patience: &Patience,
-) -> Result<Vec<SocketAddr>> {
-    let phase = "while waiting for all ranks to arrive";
-    let mut connection = connect_any(content, patience)?;
-    let mut counted = false;
-    let wire = |error: WireError, counted: bool| match error {
-        WireError::Closed if counted => Error::new(
-            Code::RemoteError,
-            format!(
-                "the process that made the unique id ended {phase}: it has to live until all ranks \
-                 have joined"
-            ),
-        ),
-        WireError::Closed | WireError::Garbage => Error::invalid_usage(format!(
-            "the rendezvous closed the connection {phase}: the unique id was already used for \
-             another communicator, or the process that made it has gone. Call flagosGetUniqueId \
-             once per communicator"
-        )),
-        WireError::Io(e) => Error::system(format!("the connection broke {phase}"), e),
-        WireError::Impatient(Impatience::Aborted) => {
-            Error::new(Code::Aborted, format!("aborted {phase}"))
-        }
-        WireError::Impatient(Impatience::Expired) => {
-            Error::new(Code::Timeout, format!("timed out {phase}"))
-        }
-    };
-    connection
-        .send(Kind::Hello, 0, &hello.encode(&content.secret), patience)
-        .map_err(|error| wire(error, false))?;
-    loop {
-        match connection.receive(patience) {
-            Ok(frame) => match frame.kind {
-                Kind::Table => {
-                    return take_addresses(&mut Reader(&frame.body))
-                        .filter(|hub| !hub.is_empty())
-                        .ok_or_else(|| Error::internal("the rendezvous sent no hub address"));
-                }
-                Kind::Fail => return Err(decode_error(&frame.body)),
-                Kind::Welcome => counted = true,
-                _ => {}
+                Kind::Abort => decode_error(&frame.body),
+                _ => return,
             },
-            Err(WireError::Impatient(Impatience::Expired)) => {
-                return Err(expired(&mut connection, hello));
-            }
-            Err(WireError::Impatient(Impatience::Aborted)) => {
-                let quick =
-                    Patience::starting_now(Some(Duration::from_millis(100)), &AbortFlag::default());
-                let _ = connection.send(Kind::Bye, 0, &[], &quick);
-                return Err(wire(WireError::Impatient(Impatience::Aborted), counted));
-            }
-            Err(other) => return Err(wire(other, counted)),
+            Err(_) => Error::new(
+                Code::RemoteError,
+                format!(
+                    "{} was here but its connection closed before all ranks had come: it exited or \
+                     was killed",
+                    guest.hello.who()
+                ),
+            ),
+        };
+        self.guests.remove(&rank);
+        self.told.insert(rank);
+        self.fail(error);
+    }
+
+    fn miss_those_away(&mut self) {
+        let lost = self
+            .away
+            .iter()
+            .find(|(_, since)| since.elapsed() > HELLO_LIMIT);
+        if let Some((rank, _)) = lost
+            && self.failed.is_none()
+        {
+            let who = self.seen.get(rank).map(Hello::who).unwrap_or_default();
+            self.fail(Error::new(
+                Code::RemoteError,
+                format!("{who} was here but did not come back: it exited or was killed"),
+            ));
+        }
+    }
+
+    /// Whether every rank has come and is on its way to its parent.
+    fn is_complete(&self) -> bool {
+        let Some(roster) = &self.roster else {
+            return false;
+        };
+        self.failed.is_none()
+            && self.answered.len() == roster.children.len()
+            && self.guests.keys().all(|rank| roster.stays == Some(*rank))
+            && self.away.is_empty()
+            && self.missing().is_empty()
+    }
+
+    fn dismiss(&mut self) {
+        let quick = self.quick();
+        for guest in self.guests.values_mut() {
+            guest.answer(&[], "", &quick);
         }
     }
 }
 
-/// The deadline passed: asks who is missing, to say so.
-fn expired(connection: &mut Connection, hello: &Hello) -> Error {
-    let quick = Patience::starting_now(Some(Duration::from_millis(500)), &AbortFlag::default());
-    let _ = connection.send(Kind::Query, 0, &[], &quick);
-    let missing = loop {
-        match connection.receive(&quick) {
-            Ok(frame) if frame.kind == Kind::Missing => {
-                break Some(String::from_utf8_lossy(&frame.body).into_owned());
-            }
-            Ok(frame) if frame.kind == Kind::Fail => return decode_error(&frame.body),
-            Ok(_) => {}
-            Err(_) => break None,
+impl Guest {
+    /// Where its parent listens, and who that is; without addresses, that all are here.
+    fn answer(&mut self, addresses: &[SocketAddr], who: &str, patience: &Patience) {
+        let mut writer = Writer::default();
+        put_addresses(&mut writer, addresses);
+        writer.bytes(who.as_bytes());
+        self.answered = true;
+        if self
+            .connection
+            .send(Kind::Table, 0, &writer.0, patience)
+            .is_err()
+        {
+            log::debug!("{} left before it was answered", self.hello.who());
         }
-    };
-    let _ = connection.send(Kind::Bye, 0, &[], &quick);
-    let who = match missing {
-        Some(ranks) => format!("missing: rank {ranks} of {}", hello.nranks),
-        None => String::from("the process that made the unique id does not answer"),
-    };
-    Error::new(
-        Code::Timeout,
-        format!(
-            "timed out while waiting for all ranks to arrive; {who}. Are they started, and do all \
-             of them use this unique id? The limit: FLAGOSCOMM_INIT_TIMEOUT, or the configuration's"
-        ),
-    )
+    }
 }
 
 /// Tells a rendezvous that nobody will come.
 pub(crate) fn cancel(content: &IdContent, patience: &Patience) {
-    if let Ok(mut connection) = connect_any(content, patience) {
+    if let Ok(mut connection) = super::meet::connect_any(content, "", patience) {
         let _ = connection.send(Kind::Cancel, 0, &content.secret, patience);
     }
 }
@@ -582,127 +672,58 @@ pub(crate) fn cancel(content: &IdContent, patience: &Patience) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
-
-    fn hello(rank: u32, nranks: u32) -> Hello {
-        let hub = if rank == 0 {
-            vec!["127.0.0.1:9".parse().unwrap()]
-        } else {
-            Vec::new()
-        };
-        Hello {
-            nranks,
-            rank,
-            pid: 1000 + rank,
-            host: "h".into(),
-            hub,
-        }
-    }
-
-    fn id() -> IdContent {
-        let filter = Filter::parse("test", "lo");
-        unique_id::decode(&start(Some(&filter), Family::V4, None).unwrap()).unwrap()
-    }
-
-    fn patience(ms: u64) -> Patience {
-        Patience::starting_now(Some(Duration::from_millis(ms)), &AbortFlag::default())
-    }
-
-    fn all(id: &IdContent, hellos: Vec<Hello>, ms: u64) -> Vec<Result<Vec<SocketAddr>>> {
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = hellos
-                .into_iter()
-                .map(|h| scope.spawn(move || arrive(id, &h, &patience(ms))))
-                .collect();
-            threads.into_iter().map(|t| t.join().unwrap()).collect()
-        })
-    }
-
-    #[test]
-    fn all_ranks_learn_where_the_hub_is_and_the_id_is_used_up() {
-        let id = id();
-        for hub in all(&id, (0..5).map(|r| hello(r, 5)).collect(), 5000) {
-            assert_eq!(hub.unwrap(), hello(0, 5).hub);
-        }
-        std::thread::sleep(Duration::from_millis(50));
-        let again = arrive(&id, &hello(0, 5), &patience(3000)).unwrap_err();
-        assert_eq!(again.code(), Code::InvalidUsage);
-        assert!(again.text().contains("already used"), "{again}");
-    }
-
-    #[test]
-    fn strangers_and_garbage_disturb_nobody() {
-        let id = id();
-        for bytes in [
-            &b"GET / HTTP/1.1\r\n\r\n"[..],
-            &[0u8; 64][..],
-            &[0xff; 64][..],
-        ] {
-            TcpStream::connect(id.addresses[0])
-                .unwrap()
-                .write_all(bytes)
-                .unwrap();
-        }
-        let _silent = TcpStream::connect(id.addresses[0]).unwrap();
-        let mut wrong = id.clone();
-        wrong.secret[3] ^= 1;
-        assert!(arrive(&wrong, &hello(0, 2), &patience(2000)).is_err());
-        for hub in all(&id, vec![hello(0, 2), hello(1, 2)], 5000) {
-            hub.unwrap();
-        }
-    }
-
-    #[test]
-    fn a_deadline_names_the_missing_ranks() {
-        let id = id();
-        for end in all(&id, vec![hello(0, 5), hello(3, 5)], 300) {
-            let error = end.unwrap_err();
-            assert!(
-                error.code() == Code::Timeout && error.text().contains("rank 1, 2, 4 of 5")
-                    || error.text().contains("gave up"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn disagreement_and_twins_are_the_same_error_everywhere() {
-        let id1 = id();
-        for end in all(&id1, vec![hello(0, 2), hello(1, 3)], 5000) {
-            let error = end.unwrap_err();
-            assert_eq!(error.code(), Code::InvalidUsage);
-            assert!(
-                error.text().contains("says 3") && error.text().contains("says 2"),
-                "{error}"
-            );
-        }
-        let id2 = id();
-        for end in all(&id2, vec![hello(1, 3), hello(1, 3)], 5000) {
-            assert!(end.unwrap_err().text().contains("rank 1 came twice"));
-        }
-    }
-
-    #[test]
-    fn a_rank_that_dies_while_waiting_is_named() {
-        let id = id();
-        let mut connection = Connection::new(TcpStream::connect(id.addresses[0]).unwrap()).unwrap();
-        let body = hello(1, 3).encode(&id.secret);
-        connection
-            .send(Kind::Hello, 0, &body, &patience(1000))
-            .unwrap();
-        let dying = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(100));
-            drop(connection);
-        });
-        let error = arrive(&id, &hello(0, 3), &patience(5000)).unwrap_err();
-        assert_eq!(error.code(), Code::RemoteError);
-        assert!(error.text().contains("rank 1"), "{error}");
-        dying.join().unwrap();
-    }
 
     #[test]
     fn missing_ranks_are_written_as_ranges() {
         assert_eq!(ranks_text([1, 3, 4, 5, 9]), "1, 3-5, 9");
         assert_eq!(ranks_text([7, 8]), "7, 8");
+    }
+
+    #[test]
+    fn every_rank_comes_to_the_ids_of_its_plan() {
+        for (nranks, fan_out, ids) in [(1, 128, 1), (1000, 32, 1), (1000, 32, 7), (50, 2, 50)] {
+            let tree = Tree { nranks, fan_out };
+            let plan = Plan { tree, ids };
+            let mut children = 0;
+            for id in 0..ids {
+                let roster = Roster::new(plan, id);
+                assert_eq!(roster.stays, plan.stays(id));
+                for child in &roster.children {
+                    assert_eq!(plan.id_of(tree.parent(*child).unwrap()), id);
+                }
+                children += roster.children.len();
+            }
+            assert_eq!(children + 1, nranks as usize);
+            assert_eq!(plan.stays(0), Some(0));
+        }
+    }
+
+    #[test]
+    fn a_hello_survives_the_wire_and_another_secret_does_not_read_it() {
+        let tree = Tree {
+            nranks: 9,
+            fan_out: 2,
+        };
+        let hello = Hello {
+            plan: Plan { tree, ids: 3 },
+            id: 2,
+            rank: 8,
+            pid: 7,
+            host: "h".into(),
+            visitor: u64::MAX,
+            asks: true,
+            listens: vec!["127.0.0.1:9".parse().unwrap()],
+        };
+        let body = hello.encode(&[5; 16]);
+        assert_eq!(
+            Hello::decode(&body, &[5; 16]),
+            Some((u32::from(PROTOCOL), hello.clone()))
+        );
+        assert_eq!(Hello::decode(&body, &[6; 16]), None);
+        for cut in 0..body.len() {
+            assert_eq!(Hello::decode(&body[..cut], &[5; 16]), None, "cut at {cut}");
+        }
+        let strange = Hello { rank: 9, ..hello };
+        assert_eq!(Hello::decode(&strange.encode(&[5; 16]), &[5; 16]), None);
     }
 }

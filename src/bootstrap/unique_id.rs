@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 const MAGIC: [u8; 8] = *b"FLAGOSID";
 /// Version of everything that ranks say to each other before and after they meet.
-pub(crate) const PROTOCOL: u16 = 1;
+pub(crate) const PROTOCOL: u16 = 2;
 /// More addresses than this do not fit beside the secret.
 pub(crate) const MAX_ADDRESSES: usize = 3;
 /// Bytes of one address.
@@ -56,9 +56,14 @@ pub(crate) fn encode(content: &IdContent) -> [u8; UNIQUE_ID_BYTES] {
             }
         }
     }
+    seal(&mut id);
+    id
+}
+
+/// Writes the checksum.
+pub(crate) fn seal(id: &mut [u8; UNIQUE_ID_BYTES]) {
     let sum = checksum(&id[..CHECKED]);
     id[CHECKED..CHECKED + 8].copy_from_slice(&sum.to_le_bytes());
-    id
 }
 
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {

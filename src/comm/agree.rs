@@ -3,8 +3,10 @@
 
 use crate::bootstrap::rendezvous::ranks_text;
 use crate::config::Tier;
-use crate::control::wire::{Reader, Writer};
+use crate::control::wire::{Reader, Writer, remote_code};
 use crate::error::{Code, Error, Result};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Parses a comma-separated order of tiers.
 pub(crate) fn parse_order(text: &str) -> Result<Vec<Tier>> {
@@ -30,74 +32,148 @@ pub(crate) fn parse_order(text: &str) -> Result<Vec<Tier>> {
 /// What a rank says about itself before anything is decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RankInfo {
+    common: Arc<Common>,
+    /// Device index, -1 for none.
+    pub device: i32,
+    pub uuid: Option<[u8; 16]>,
+    pub pid: u32,
+    pub start_time: u64,
+    /// A failure of this rank that ends the init on all ranks.
+    pub fatal: Option<Box<(u32, String)>>,
+}
+
+/// What many ranks say alike: those of a machine, say. It is kept once for neighbours, and stands first
+/// on the wire, where what neighbours have in common costs nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Common {
     pub library_version: u32,
     pub nranks: u32,
     /// Vendor key; empty if this rank has none.
     pub vendor: String,
     /// Why this rank can't use a vendor's library, as far as it knows without loading one.
     pub no_native: String,
-    /// Device index, -1 for none.
-    pub device: i32,
-    pub uuid: Option<[u8; 16]>,
     /// The same for all processes that share memory: boot, or what FLAGOSCOMM_HOSTID says.
     pub machine: String,
     pub host: String,
-    pub pid: u32,
     pub pid_namespace: u64,
-    pub start_time: u64,
     pub tiers: Vec<Tier>,
     /// Calls are compared across ranks also on vendor tiers.
     pub checking: bool,
-    /// A failure of this rank that ends the init on all ranks.
-    pub fatal: Option<(u32, String)>,
+    /// Ranks of vendor tiers show each other that they are alive, within so many milliseconds; 0: no.
+    pub liveness_ms: u32,
 }
 
-impl RankInfo {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+impl std::ops::Deref for RankInfo {
+    type Target = Common;
+    fn deref(&self) -> &Common {
+        &self.common
+    }
+}
+
+impl std::ops::DerefMut for RankInfo {
+    fn deref_mut(&mut self) -> &mut Common {
+        Arc::make_mut(&mut self.common)
+    }
+}
+
+impl Common {
+    fn encode(&self, w: &mut Writer) {
         w.u32(self.library_version).u32(self.nranks);
         w.bytes(self.vendor.as_bytes())
             .bytes(self.no_native.as_bytes());
-        w.u32(self.device as u32)
-            .bytes(self.uuid.as_ref().map_or(&[][..], |u| &u[..]));
         w.bytes(self.machine.as_bytes()).bytes(self.host.as_bytes());
-        w.u32(self.pid).u64(self.pid_namespace).u64(self.start_time);
+        w.u64(self.pid_namespace);
         w.bytes(&self.tiers.iter().map(|t| *t as u8).collect::<Vec<_>>());
-        w.u32(u32::from(self.checking));
-        match &self.fatal {
-            None => w.u32(0),
-            Some((code, text)) => w.u32(1).u32(*code).bytes(text.as_bytes()),
-        };
-        w.0
+        w.u32(u32::from(self.checking)).u32(self.liveness_ms);
     }
 
-    pub(crate) fn decode(body: &[u8]) -> Option<RankInfo> {
-        let mut r = Reader(body);
-        Some(RankInfo {
+    fn decode(r: &mut Reader<'_>) -> Option<Common> {
+        Some(Common {
             library_version: r.u32()?,
             nranks: r.u32()?,
             vendor: r.text()?,
             no_native: r.text()?,
-            device: r.u32()? as i32,
-            uuid: match r.bytes()? {
-                [] => None,
-                bytes => Some(bytes.try_into().ok()?),
-            },
             machine: r.text()?,
             host: r.text()?,
-            pid: r.u32()?,
             pid_namespace: r.u64()?,
-            start_time: r.u64()?,
             tiers: r
                 .bytes()?
                 .iter()
                 .map(|t| Tier::from_raw(*t))
                 .collect::<Option<_>>()?,
             checking: r.u32()? != 0,
+            liveness_ms: r.u32()?,
+        })
+    }
+}
+
+impl RankInfo {
+    /// A rank without a device.
+    pub(crate) fn new(common: Common, pid: u32, start_time: u64) -> RankInfo {
+        RankInfo {
+            common: Arc::new(common),
+            device: -1,
+            uuid: None,
+            pid,
+            start_time,
+            fatal: None,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        self.common.encode(&mut w);
+        // Mostly the same for neighbours come first.
+        w.bytes(self.uuid.as_ref().map_or(&[][..], |u| &u[..]));
+        w.u32(self.device as u32);
+        match self.fatal.as_deref() {
+            None => w.u32(0),
+            Some((code, text)) => w.u32(1).u32(*code).bytes(text.as_bytes()),
+        };
+        w.u64(self.start_time).u32(self.pid);
+        w.0
+    }
+
+    /// Reads what all ranks have said. `None`: a rank said something else.
+    pub(crate) fn decode_all<'a>(
+        bodies: impl Iterator<Item = &'a [u8]>,
+    ) -> Option<Arc<[RankInfo]>> {
+        let mut last: Option<(&[u8], RankInfo)> = None;
+        let mut infos = Vec::new();
+        for body in bodies {
+            let info = match &last {
+                Some((same, info)) if *same == body => info.clone(),
+                Some((_, info)) => RankInfo::decode(body, Some(&info.common))?,
+                None => RankInfo::decode(body, None)?,
+            };
+            last = Some((body, info.clone()));
+            infos.push(info);
+        }
+        Some(infos.into())
+    }
+
+    /// Reads one rank's; what it has in common with its neighbour is kept once.
+    fn decode(body: &[u8], neighbour: Option<&Arc<Common>>) -> Option<RankInfo> {
+        let mut r = Reader(body);
+        let common = Common::decode(&mut r)?;
+        let common = match neighbour {
+            Some(shared) if **shared == common => Arc::clone(shared),
+            _ => Arc::new(common),
+        };
+        let uuid = match r.bytes()? {
+            [] => None,
+            bytes => Some(bytes.try_into().ok()?),
+        };
+        Some(RankInfo {
+            common,
+            uuid,
+            device: r.u32()? as i32,
             fatal: match r.u32()? {
                 0 => None,
-                _ => Some((r.u32()?, r.text()?)),
+                _ => Some(Box::new((r.u32()?, r.text()?))),
             },
+            start_time: r.u64()?,
+            pid: r.u32()?,
         })
     }
 
@@ -107,32 +183,48 @@ impl RankInfo {
     }
 }
 
+/// So many ranks or reasons are told in full; of the others only the numbers.
+const SHOWN: usize = 8;
+
 fn who(infos: &[RankInfo], rank: usize) -> String {
     format!("rank {rank} ({})", infos[rank].place())
 }
 
+/// Differing values that are told apart; what is beyond counts as odd.
+const MAX_VALUES: usize = 64;
+
 /// The ranks whose value differs from that of most, and both values in words.
-fn odd_ones<T: PartialEq>(
-    infos: &[RankInfo],
-    value: impl Fn(&RankInfo) -> T,
+fn odd_ones<'a, T: PartialEq>(
+    infos: &'a [RankInfo],
+    value: impl Fn(&'a RankInfo) -> T,
     show: impl Fn(&T) -> String,
 ) -> Option<String> {
-    let values: Vec<T> = infos.iter().map(value).collect();
-    let votes = |v: &T| values.iter().filter(|w| *w == v).count();
-    let mut usual = &values[0];
-    for candidate in &values {
-        if votes(candidate) > votes(usual) {
-            usual = candidate;
+    let mut votes: Vec<(T, usize)> = Vec::new();
+    for value in infos.iter().map(&value) {
+        match votes.iter().position(|(v, _)| *v == value) {
+            Some(at) => votes[at].1 += 1,
+            None if votes.len() < MAX_VALUES => votes.push((value, 1)),
+            None => {}
         }
     }
-    let odd: Vec<String> = values
+    let most = votes.iter().map(|(_, count)| *count).max()?;
+    let usual = &votes.iter().find(|(_, count)| *count == most)?.0;
+    let odd: Vec<usize> = infos
         .iter()
         .enumerate()
-        .filter(|(_, v)| *v != usual)
-        .take(8)
-        .map(|(rank, v)| format!("{} has {}", who(infos, rank), show(v)))
+        .filter(|(_, info)| value(info) != *usual)
+        .map(|(rank, _)| rank)
         .collect();
-    (!odd.is_empty()).then(|| format!("{} but the others have {}", odd.join(", "), show(usual)))
+    let mut each: Vec<String> = odd
+        .iter()
+        .take(SHOWN)
+        .map(|rank| format!("{} has {}", who(infos, *rank), show(&value(&infos[*rank]))))
+        .collect();
+    if odd.len() > SHOWN {
+        let rest = ranks_text(odd[SHOWN..].iter().map(|r| *r as u32));
+        each.push(format!("rank {rest} have yet others"));
+    }
+    (!odd.is_empty()).then(|| format!("{} but the others have {}", each.join(", "), show(usual)))
 }
 
 /// Whether the ranks fit together at all. The error is the same on every rank.
@@ -140,10 +232,10 @@ pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
     if let Some((rank, (code, text))) = infos
         .iter()
         .enumerate()
-        .find_map(|(r, i)| i.fatal.as_ref().map(|f| (r, f)))
+        .find_map(|(r, i)| i.fatal.as_deref().map(|f| (r, f)))
     {
         return Err(Error::new(
-            Code::from_raw(*code as i32).unwrap_or(Code::InternalError),
+            remote_code(*code),
             format!("{}: {text}", who(infos, rank)),
         ));
     }
@@ -159,7 +251,7 @@ pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
             "order of tiers (FLAGOSCOMM_TIERS or the configuration)",
             odd_ones(
                 infos,
-                |i| i.tiers.clone(),
+                |i| i.tiers.as_slice(),
                 |t| t.iter().map(|t| t.name()).collect::<Vec<_>>().join(","),
             ),
         ),
@@ -170,6 +262,10 @@ pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
                 |i| i.checking,
                 |c| String::from(if *c { "on" } else { "off" }),
             ),
+        ),
+        (
+            "watching of each other (FLAGOSCOMM_LIVENESS, in ms)",
+            odd_ones(infos, |i| i.liveness_ms, number),
         ),
     ];
     match faults
@@ -199,54 +295,117 @@ pub(crate) fn worth_probing(tier: Tier, infos: &[RankInfo]) -> Verdict {
     match tier {
         Tier::Host => Verdict::Go,
         Tier::Native | Tier::Flagcx => {
-            let without: Vec<usize> = (0..infos.len())
-                .filter(|r| infos[*r].vendor.is_empty())
-                .collect();
-            if let Some(first) = without.first() {
-                let ranks = ranks_text(without.iter().map(|r| *r as u32));
-                return Verdict::Decline(format!("rank {ranks}: {}", infos[*first].no_native));
+            // Each rank's own reason: several may have different ones.
+            let refusals = infos.iter().map(|info| match info.no_native.as_str() {
+                "" if info.vendor.is_empty() => "no accelerator was found",
+                reason => reason,
+            });
+            if let Some(text) = reasons(infos, refusals) {
+                return Verdict::Decline(text);
             }
             // FlagCX may have several vendors in one communicator.
             if tier == Tier::Native
-                && let Some(odd) = odd_ones(infos, |i| i.vendor.clone(), Clone::clone)
+                && let Some(odd) = odd_ones(infos, |i| i.vendor.as_str(), |v| String::from(*v))
             {
                 return Verdict::Decline(format!("the ranks have different vendors: {odd}"));
             }
-            let refusing: Vec<usize> = (0..infos.len())
-                .filter(|r| !infos[*r].no_native.is_empty())
-                .collect();
-            if let Some(first) = refusing.first() {
-                let ranks = ranks_text(refusing.iter().map(|r| *r as u32));
-                return Verdict::Decline(format!("rank {ranks}: {}", infos[*first].no_native));
-            }
-            for (a, info) in infos.iter().enumerate() {
-                let twin = (0..a).find(|b| {
-                    let other = &infos[*b];
-                    info.machine == other.machine
-                        && info.vendor == other.vendor
-                        && match (info.uuid, other.uuid) {
-                            (Some(x), Some(y)) => x == y,
-                            _ => {
-                                info.device == other.device
-                                    && info.pid_namespace == other.pid_namespace
-                            }
-                        }
-                });
-                if let Some(b) = twin {
-                    return Verdict::Stop(format!(
-                        "{} and {} are on the same device (index {} and {} of {}): set the device \
-                         before init, or name it in the configuration; FLAGOSCOMM_TIERS=host allows \
-                         ranks to share one",
-                        who(infos, b),
-                        who(infos, a),
-                        infos[b].device,
-                        info.device,
-                        info.vendor
-                    ));
-                }
+            if let Some((b, a)) = twins(infos) {
+                return Verdict::Stop(format!(
+                    "{} and {} are on the same device (index {} and {} of {}): set the device \
+                     before init, or name it in the configuration; FLAGOSCOMM_TIERS=host allows \
+                     ranks to share one",
+                    who(infos, b),
+                    who(infos, a),
+                    infos[b].device,
+                    infos[a].device,
+                    infos[a].vendor
+                ));
             }
             Verdict::Go
         }
+    }
+}
+
+/// The first two ranks that are on the same device: by its UUID where both have one, else by its
+/// index, which means something only among processes that see the same ones.
+fn twins(infos: &[RankInfo]) -> Option<(usize, usize)> {
+    let mut by_uuid = HashMap::new();
+    let mut by_index = HashMap::new();
+    let mut without_uuid = HashMap::new();
+    for (a, info) in infos.iter().enumerate() {
+        let place = (info.machine.as_str(), info.vendor.as_str());
+        let index = (place, info.device, info.pid_namespace);
+        let twin = match info.uuid {
+            Some(uuid) => {
+                let same = *by_uuid.entry((place, uuid)).or_insert(a);
+                let same = (same != a).then_some(same);
+                same.into_iter()
+                    .chain(without_uuid.get(&index).copied())
+                    .min()
+            }
+            None => {
+                without_uuid.entry(index).or_insert(a);
+                by_index.get(&index).copied()
+            }
+        };
+        if let Some(b) = twin {
+            return Some((b, a));
+        }
+        by_index.entry(index).or_insert(a);
+    }
+    None
+}
+
+/// The way from tier to tier until one works. Every rank goes it alike: each step follows from what
+/// all ranks said.
+#[derive(Debug)]
+pub(crate) struct Course<'a> {
+    infos: &'a [RankInfo],
+    left: std::slice::Iter<'a, Tier>,
+    /// The tiers that are not used, and why.
+    pub declined: Vec<(Tier, String)>,
+    /// The code of the error if no tier is left: that of the last failure that had one.
+    pub code: Code,
+}
+
+impl<'a> Course<'a> {
+    /// An error if the ranks do not fit together.
+    pub(crate) fn new(infos: &'a [RankInfo]) -> Result<Course<'a>> {
+        consistent(infos)?;
+        let first = infos
+            .first()
+            .ok_or_else(|| Error::internal("an agreement without ranks"))?;
+        Ok(Course {
+            infos,
+            left: first.tiers.iter(),
+            declined: Vec::new(),
+            code: Code::NotSupported,
+        })
+    }
+
+    /// The next tier to try, or why there is none.
+    pub(crate) fn next(&mut self) -> Result<Tier> {
+        while let Some(tier) = self.left.next() {
+            match worth_probing(*tier, self.infos) {
+                Verdict::Go => return Ok(*tier),
+                Verdict::Decline(reason) => self.decline(*tier, reason),
+                Verdict::Stop(text) => return Err(Error::invalid_usage(text)),
+            }
+        }
+        let each: Vec<String> = self
+            .declined
+            .iter()
+            .map(|(tier, reason)| format!("{}: {reason}", tier.name()))
+            .collect();
+        Err(Error::new(
+            self.code,
+            format!("no tier can be used: {}", each.join("; ")),
+        ))
+    }
+
+    /// The tier that was tried last did not work.
+    pub(crate) fn decline(&mut self, tier: Tier, reason: String) {
+        self.declined.push((tier, reason));
     }
 }
 
@@ -287,16 +446,15 @@ pub(crate) fn after_probe(infos: &[RankInfo], votes: &[ProbeVote]) -> Verdict {
         return Verdict::Decline(declined);
     }
     if votes.iter().any(|v| v.version != votes[0].version) {
-        let each: Vec<String> = votes
+        // The same ones together, so that the odd rank is named in a large world too.
+        let libraries: Vec<String> = votes
             .iter()
-            .enumerate()
-            .take(16)
-            .map(|(rank, v)| format!("{}: {} ({})", who(infos, rank), v.version, v.path))
+            .map(|v| format!("{} ({})", v.version, v.path))
             .collect();
+        let each = reasons(infos, libraries.iter().map(String::as_str)).unwrap_or_default();
         return Verdict::Stop(format!(
-            "the ranks have different versions of the collective library: {}. Install the same \
-             one everywhere, or name it with FLAGOSCOMM_<VENDOR>_LIBRARY",
-            each.join(", ")
+            "the ranks have different versions of the collective library: {each}. Install the same \
+             one everywhere, or name it with FLAGOSCOMM_<VENDOR>_LIBRARY"
         ));
     }
     Verdict::Go
@@ -316,36 +474,48 @@ pub(crate) fn reasons<'a>(
     }
     let texts = groups
         .iter()
-        .take(8)
+        .take(SHOWN)
         .map(|(reason, ranks)| match ranks[..] {
             [one] => format!("{}: {reason}", who(infos, one as usize)),
             _ => format!("rank {}: {reason}", ranks_text(ranks.iter().copied())),
         });
-    let text = texts.collect::<Vec<_>>().join("; ");
-    (!groups.is_empty()).then_some(text)
+    let mut texts: Vec<String> = texts.collect();
+    let mut rest: Vec<u32> = groups
+        .iter()
+        .skip(SHOWN)
+        .flat_map(|g| g.1.clone())
+        .collect();
+    if !rest.is_empty() {
+        rest.sort_unstable();
+        texts.push(format!("rank {}: yet other reasons", ranks_text(rest)));
+    }
+    (!groups.is_empty()).then(|| texts.join("; "))
 }
+
+#[cfg(test)]
+mod properties;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn info(rank: u32, nranks: u32) -> RankInfo {
-        RankInfo {
+        let common = Common {
             library_version: 100,
             nranks,
             vendor: "nvidia".into(),
             no_native: String::new(),
-            device: rank as i32,
-            uuid: Some([rank as u8; 16]),
             machine: "m".into(),
             host: format!("h{rank}"),
-            pid: 100 + rank,
             pid_namespace: 1,
-            start_time: 5,
             tiers: Tier::DEFAULT_ORDER.to_vec(),
             checking: false,
-            fatal: None,
-        }
+            liveness_ms: 0,
+        };
+        let mut info = RankInfo::new(common, 100 + rank, 5);
+        info.device = rank as i32;
+        info.uuid = Some([rank as u8; 16]);
+        info
     }
 
     fn world(n: u32) -> Vec<RankInfo> {
@@ -356,12 +526,15 @@ mod tests {
     fn rank_info_survives_the_wire_and_short_bodies_are_refused() {
         let mut infos = world(2);
         infos[1].uuid = None;
-        infos[1].fatal = Some((4, "no".into()));
+        infos[1].fatal = Some(Box::new((4, "no".into())));
         for info in infos {
             let body = info.encode();
-            assert_eq!(RankInfo::decode(&body).unwrap(), info);
+            assert_eq!(RankInfo::decode(&body, None).unwrap(), info);
             for cut in 0..body.len() {
-                assert!(RankInfo::decode(&body[..cut]).is_none(), "cut at {cut}");
+                assert!(
+                    RankInfo::decode(&body[..cut], None).is_none(),
+                    "cut at {cut}"
+                );
             }
         }
         let vote = ProbeVote {
@@ -395,7 +568,7 @@ mod tests {
     #[test]
     fn a_fatal_rank_ends_the_init_everywhere() {
         let mut infos = world(3);
-        infos[1].fatal = Some((4, "GEMS_VENDOR='nvidai' is unknown".into()));
+        infos[1].fatal = Some(Box::new((4, "GEMS_VENDOR='nvidai' is unknown".into())));
         let error = consistent(&infos).unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument);
         assert!(error.text().contains("rank 1"), "{error}");
@@ -413,7 +586,7 @@ mod tests {
         without[2].vendor = String::new();
         without[2].no_native = "no driver".into();
         assert!(
-            matches!(worth_probing(Tier::Native, &without), Verdict::Decline(t) if t == "rank 2: no driver")
+            matches!(worth_probing(Tier::Native, &without), Verdict::Decline(t) if t == "rank 2 (host h2, pid 102): no driver")
         );
         let mut twins = world(3);
         twins[2].uuid = twins[0].uuid;

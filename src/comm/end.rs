@@ -174,11 +174,11 @@ pub(crate) fn compare_calls(comm: &Comm, calls: &[Call]) -> Result<()> {
     if let Some(refused) = refused {
         return Err(refused);
     }
-    if all.iter().all(|body| *body == all[0]) {
+    if all.all().all(|body| body == all.of(0)) {
         return Ok(());
     }
     let said: Vec<String> = all
-        .iter()
+        .all()
         .enumerate()
         .take(16)
         .map(|(rank, body)| format!("rank {rank} called {}", texts(body).join(", ")))
@@ -445,8 +445,11 @@ pub(crate) fn take_down(comm: &Comm, parts: &Parts, abort: bool) -> Result<()> {
 
 /// Runs the vendor's destroy or abort on a helper thread and waits for it at most so long.
 fn end_vendor(comm: &Comm, native: &Arc<Native>, abort: bool) -> Result<()> {
-    let ending = Arc::clone(native);
     let what = if abort { "abort" } else { "destroy" };
+    if !native.end.begin() {
+        return wait_for_end(comm, native);
+    }
+    let ending = Arc::clone(native);
     let (sender, done) = queue();
     let device = comm.device;
     let abort = abort && ending.library().symbols.comm_abort.is_some();
@@ -460,18 +463,66 @@ fn end_vendor(comm: &Comm, native: &Arc<Native>, abort: bool) -> Result<()> {
     match done.take_within(comm.destroy_limit()) {
         Ok(result) => result,
         Err(Nothing::Gone) => Err(Error::internal("the thread of the vendor's end panicked")),
-        Err(Nothing::Late) => {
-            let error = Error::new(
-                Code::Timeout,
-                format!(
-                    "{}: the vendor's {what} did not return in time; its communicator is left \
-                     behind (the limit: FLAGOSCOMM_DESTROY_TIMEOUT, or the configuration's)",
-                    comm.label()
-                ),
-            );
-            log::warn!("{error}");
-            Err(error)
+        Err(Nothing::Late) => Err(late(comm, what)),
+    }
+}
+
+fn late(comm: &Comm, what: &str) -> Error {
+    let error = Error::new(
+        Code::Timeout,
+        format!(
+            "{}: the vendor's {what} did not return in time; its communicator is left behind (the \
+             limit: FLAGOSCOMM_DESTROY_TIMEOUT, or the configuration's)",
+            comm.label()
+        ),
+    );
+    log::warn!("{error}");
+    error
+}
+
+/// The thread that watches the ranks has aborted it already, or is about to.
+fn wait_for_end(comm: &Comm, native: &Native) -> Result<()> {
+    let (started, limit) = (Instant::now(), comm.destroy_limit());
+    while !native.end.is_over() {
+        if limit.is_some_and(|limit| started.elapsed() >= limit) {
+            return Err(late(comm, "abort"));
         }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Aborts the vendor's communicator of one that stays for its destroy, on a thread of its own: whoever
+/// waits on the device, or inside a call of the vendor's, is free then.
+pub(crate) fn abort_vendor(handle: Handle, comm: &Comm, native: &Arc<Native>) {
+    if native.library().symbols.comm_abort.is_none() {
+        log::warn!(
+            "{}: {}, so that what waits on the device can't be freed",
+            comm.label(),
+            native.library().lacks("CommAbort")
+        );
+        return;
+    }
+    if !native.end.begin() {
+        return;
+    }
+    // As for an abort by the caller: no call reaches the vendor's communicator from here on.
+    place(handle).target.set_ops(&CLOSED);
+    place(handle).target.native.detach();
+    let ending = Arc::clone(native);
+    let (device, label) = (comm.device, comm.label());
+    let work = move || {
+        if let Err(error) = end_now(&ending, device, true) {
+            log::warn!("{label}: the vendor's communicator can't be aborted: {error}");
+        }
+        ending.end.set_over();
+    };
+    let spawned = std::thread::Builder::new()
+        .name("flagos-end".into())
+        .spawn(work);
+    if let Err(e) = spawned {
+        log::warn!("no thread to abort a vendor's communicator: {e}");
+        native.end.set_over();
     }
 }
 

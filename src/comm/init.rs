@@ -10,11 +10,13 @@ mod turn;
 pub use ids::get_unique_id;
 pub(crate) use native::vendor_options;
 pub(crate) use tiers::make;
+#[cfg(test)]
+pub(crate) use tiers::{vote_code, vote_texts};
 
-use super::agree::{self, RankInfo};
+use super::agree::{self, Common, RankInfo};
 use super::options::{Limit, Options};
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, Made, Parts, Ranks, group, rare};
+use super::{Backend, Comm, Made, Parts, Ranks, group, rare, watch};
 use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::{self, IdContent};
 use crate::config::{self, DeviceMode, Tier};
@@ -37,7 +39,6 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Spec {
     pub ids: Vec<IdContent>,
-    pub tiers: Vec<Tier>,
     pub info: RankInfo,
     /// The communicator to split, for a vendor that shares resources with it.
     pub parent: Option<VendorParent>,
@@ -188,26 +189,23 @@ fn tiers(options: &Options) -> Result<Vec<Tier>> {
 /// What this rank says about itself. Asks the driver on the calling thread, now.
 fn own_info(nranks: u32, options: &Options, tiers: &[Tier]) -> RankInfo {
     let pid = std::process::id();
-    let mut info = RankInfo {
+    let common = Common {
         library_version: crate::internal::version_code() as u32,
         nranks,
         vendor: String::new(),
         no_native: String::new(),
-        device: -1,
-        uuid: None,
         machine: config::get()
             .hostid
             .clone()
             .unwrap_or_else(process::boot_id),
         host: process::host_name(),
-        pid,
         pid_namespace: process::namespace("pid"),
-        start_time: process::start_time(pid).unwrap_or(0),
         tiers: tiers.to_vec(),
         checking: config::get().check,
-        fatal: None,
+        liveness_ms: watch::agreed_ms(),
     };
-    let fatal = |error: Error| Some((error.code() as u32, error.text().to_owned()));
+    let mut info = RankInfo::new(common, pid, process::start_time(pid).unwrap_or(0));
+    let fatal = |error: Error| Some(Box::new((error.code() as u32, error.text().to_owned())));
     let chosen = match load::process_vendor() {
         Ok(chosen) => chosen,
         Err(error) => {
@@ -284,7 +282,6 @@ fn begin(
         comm,
         Spec {
             ids,
-            tiers,
             info,
             parent: None,
         },
@@ -615,5 +612,7 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
         }
     }
     *made = Made::Ready(Arc::clone(parts));
+    drop(made);
+    watch::start(handle, comm, parts);
     Ok(())
 }

@@ -211,7 +211,7 @@ fn vote(
         .map(|e| e.text().to_owned())
         .unwrap_or_default();
     let votes = lock(&parts.channel).allgather(phase, text.as_bytes(), patience)?;
-    let first = votes.iter().enumerate().find(|(_, v)| !v.is_empty());
+    let first = votes.all().enumerate().find(|(_, v)| !v.is_empty());
     match (own, first) {
         (Err(error), _) => Err(error.clone()),
         (Ok(()), None) => Ok(()),

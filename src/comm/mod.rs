@@ -12,6 +12,7 @@ pub mod options;
 pub(crate) mod rare;
 pub(crate) mod split;
 pub(crate) mod table;
+pub(crate) mod watch;
 
 use crate::config::Tier;
 use crate::control::channel::Channel;
@@ -73,7 +74,7 @@ pub(crate) struct Parts {
     pub tier: Tier,
     pub channel: Arc<Mutex<Channel>>,
     pub backend: Backend,
-    pub infos: Vec<RankInfo>,
+    pub infos: Arc<[RankInfo]>,
     /// The first failure that ended it.
     pub failed: FirstFailure,
     /// It was finalized.
@@ -98,6 +99,30 @@ pub(crate) struct Native {
     pub comm: VendorComm,
     /// One word of device memory, for barriers. It goes with the communicator.
     pub word: DeviceWord,
+    /// How far its end has come.
+    pub end: End,
+}
+
+/// The end of a vendor's communicator, which comes once, whoever wants it.
+#[derive(Default)]
+pub(crate) struct End {
+    begun: AtomicBool,
+    over: AtomicBool,
+}
+
+impl End {
+    /// `true`: it is for the caller to end it. `false`: somebody does, or has.
+    pub(crate) fn begin(&self) -> bool {
+        !self.begun.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn set_over(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
 }
 
 impl std::ops::Deref for Native {

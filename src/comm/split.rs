@@ -19,14 +19,14 @@ const NO_COLOR: i32 = -1;
 
 /// What one rank brings to a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+pub(crate) struct Part {
     /// `None`: not a member of any child.
     color: Option<i32>,
     key: i32,
 }
 
 impl Part {
-    fn encode(self) -> Vec<u8> {
+    pub(crate) fn encode(self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer
             .u32(self.color.map_or(u32::MAX, |c| c as u32))
@@ -34,7 +34,7 @@ impl Part {
         writer.0
     }
 
-    fn decode(body: &[u8]) -> Option<Part> {
+    pub(crate) fn decode(body: &[u8]) -> Option<Part> {
         let mut reader = Reader(body);
         let color = reader.u32()? as i32;
         Some(Part {
@@ -148,7 +148,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
         key,
     };
     let all = channel(&parts).allgather("a split", &own.encode(), &patience)?;
-    let all: Option<Vec<Part>> = all.iter().map(|p| Part::decode(p)).collect();
+    let all: Option<Vec<Part>> = all.all().map(Part::decode).collect();
     let all = all.ok_or_else(|| Error::internal("a rank's part of a split can't be read"))?;
     let members = own.color.map(|c| members(&all, c)).unwrap_or_default();
     let new_rank = members.iter().position(|r| *r == parent_comm.rank());
@@ -169,7 +169,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
     let mut made = Err(Error::internal("not made"));
     if let (Some(new_rank), Some(first)) = (new_rank, members.first()) {
         made = (|| {
-            let mut reader = Reader(&ids[*first as usize]);
+            let mut reader = Reader(ids.of(*first as usize));
             let code = reader.u32();
             let body = reader.bytes().unwrap_or_default();
             if code != Some(0) {
@@ -221,7 +221,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
         }
     };
     let failed: Vec<String> = votes
-        .iter()
+        .all()
         .enumerate()
         .filter(|(_, v)| !v.is_empty())
         .take(8)
@@ -261,7 +261,6 @@ fn child(
     comm.become_rank(rank, nranks);
     let spec = Spec {
         ids: vec![unique_id::decode(&id)?],
-        tiers: vec![parts.tier],
         info,
         parent: vendor,
     };
@@ -364,7 +363,9 @@ pub(crate) fn make_shrunk(comm: &Comm, shrink: &Shrink) -> Result<Parts> {
     let id = meet(&parts, survivors, rank, excluded, &patience)?;
     let native = parts
         .native()
-        .filter(|n| n.library().symbols.comm_shrink.is_some());
+        .filter(|n| n.library().symbols.comm_shrink.is_some())
+        // Ranks that are watched may have lost their vendor's communicator by now, and others not yet.
+        .filter(|_| parts.infos[parent.rank() as usize].liveness_ms == 0);
     let vendor = native.map(|_| VendorParent::Shrink {
         parent: shrink.parent,
         excluded: excluded.clone(),

@@ -1,24 +1,39 @@
-//! The control channel of one communicator: a star around rank 0, open as long as the communicator.
+//! The control channel of one communicator: a tree of connections with rank 0 at its top (a star, up
+//! to some number of ranks), open as long as the communicator.
 //!
-//! Every exchange is an all-gather of small payloads. A rank that fails still takes part, with a
-//! payload that says so; a rank that is gone, late or aborted ends the exchange on all ranks with
-//! the same error.
+//! Every exchange is an all-gather of small payloads: they go up to rank 0, and all of them come down.
+//! A rank that fails still takes part, with a payload that says so; a rank that is gone, late or
+//! aborted ends the exchange on all ranks with the same error. So that it is the same one, trouble is
+//! reported upwards like a payload, and what rank 0 says is the verdict.
 #![forbid(unsafe_code)]
 
+use super::gathered::Gathered;
 use super::patience::{AbortFlag, Impatience, Patience};
-use super::wire::{Connection, Frame, Kind, Reader, WireError, Writer, decode_error, encode_error};
-use crate::bootstrap::rendezvous::{Listener, ranks_text, same_secret};
-use crate::bootstrap::unique_id::Secret;
+use super::tree::{Place, Tree};
+use super::wire::{
+    Connection, Frame, Kind, Reader, WireError, Writer, decode_error, encode_error, encode_frame,
+};
+use crate::bootstrap::rendezvous::ranks_text;
 use crate::error::{Code, Error, Result};
 use crate::sys::net::{PollEntry, poll};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How much longer a rank waits for the hub's verdict after its own deadline.
-const GRACE: Duration = Duration::from_millis(400);
+/// How much longer a rank waits for the verdict after its own deadline, for each hop to rank 0: whoever
+/// is nearer knows more about who is missing, and gives up first.
+pub(crate) const GRACE: Duration = Duration::from_millis(400);
+/// How long a rank that has reported trouble waits for the verdict before it takes its own report for
+/// it: rank 0 may not be there.
+const VERDICT: Duration = Duration::from_secs(1);
 /// Time for a frame that is only a courtesy.
-const COURTESY: Duration = Duration::from_millis(300);
+pub(crate) const COURTESY: Duration = Duration::from_millis(300);
+/// While its own payload is not ready, an exchange looks this often whether it is.
+const OWN_PENDING: Duration = Duration::from_millis(1);
+/// Payloads wait at most so long for those of the other ranks below, so that rank 0 can say who is
+/// missing.
+const LINGER: Duration = Duration::from_millis(50);
 
 /// How a rank stands to this one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,215 +46,152 @@ pub(crate) enum Peer {
     Dead(String),
 }
 
+/// A connection to a neighbour in the tree.
 #[derive(Debug)]
-enum Role {
-    /// Rank 0: one connection per other rank; `None` after it is gone.
-    Hub(Vec<Option<Connection>>),
-    /// Every other rank: the connection to rank 0.
-    Spoke(Option<Connection>),
+pub(crate) struct Link {
+    pub connection: Connection,
+    /// Frames of a later exchange that came early.
+    pub early: VecDeque<Frame>,
 }
 
+impl Link {
+    pub(crate) fn new(connection: Connection) -> Link {
+        Link {
+            connection,
+            early: VecDeque::new(),
+        }
+    }
+
+    fn next(&mut self) -> std::result::Result<Option<Frame>, WireError> {
+        match self.early.pop_front() {
+            Some(frame) => Ok(Some(frame)),
+            None => self.connection.try_receive(),
+        }
+    }
+
+    fn may_have_frames(&self) -> bool {
+        !self.early.is_empty() || self.connection.has_received()
+    }
+}
+
+/// One of the neighbours in the tree: the parent, or a child by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    Up,
+    Down(usize),
+}
+
+/// What a rank is called in error texts, beside its number.
+type Names = Arc<dyn Fn(u32) -> String + Send + Sync>;
+
 /// One rank's end of the channel.
-#[derive(Debug)]
 pub(crate) struct Channel {
     rank: u32,
     nranks: u32,
-    role: Role,
+    tree: Tree,
+    place: Place,
+    /// The connections to the parent and to the children; `None` after they are gone.
+    up: Option<Link>,
+    down: Vec<Option<Link>>,
     tag: u32,
-    peers: Vec<Peer>,
-    /// "host, pid" of each rank, once they are known.
-    names: Vec<String>,
+    /// The ranks that are not here any more, as far as the channel has told.
+    gone: BTreeMap<u32, Peer>,
+    names: Option<Names>,
     /// The first failure; every later exchange returns it.
     failed: Option<Error>,
-    /// Parts of the running or a later exchange that came early, per rank.
-    early: Vec<Option<Frame>>,
+    /// The ranks show each other that they are alive.
+    beats: Option<Beats>,
 }
 
-/// One rank's payload in an exchange that ended early may be missing.
-pub(crate) type Gathered = Vec<Option<Vec<u8>>>;
+/// See [`Channel::start_beats`].
+#[derive(Debug)]
+struct Beats {
+    limit: Duration,
+    last: Instant,
+}
 
-fn impatience(end: Impatience, phase: &str) -> Error {
-    match end {
-        Impatience::Aborted => Error::new(Code::Aborted, format!("aborted during {phase}")),
-        Impatience::Expired => Error::new(Code::Timeout, format!("timed out during {phase}")),
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Channel(rank {} of {})", self.rank, self.nranks)
     }
+}
+
+pub(crate) fn impatience(end: Impatience, phase: &str) -> Error {
+    match end {
+        Impatience::Aborted => Error::new(Code::Aborted, format!("aborted {phase}")),
+        Impatience::Expired => Error::new(Code::Timeout, format!("timed out {phase}")),
+    }
+}
+
+/// The state of one exchange on one rank.
+struct Exchange<'a> {
+    phase: &'a str,
+    parts: Gathered,
+    /// The ranks from here down whose payloads the parent has.
+    sent: Vec<bool>,
+    /// How many payloads each child still owes.
+    owed: Vec<usize>,
+    /// Children that have closed their connection after they had given everything: found later.
+    quiet: Vec<bool>,
+    /// A payload is fatal: the exchange ends although others are missing.
+    ends: bool,
+    /// Since when a payload waits to be sent up.
+    waits: Option<Instant>,
+    /// What was reported to the parent, and when.
+    trouble: Option<(Instant, Error)>,
 }
 
 impl Channel {
-    fn new(rank: u32, nranks: u32, role: Role) -> Channel {
-        let n = nranks as usize;
+    /// One rank's end, over connections that are there: one to the parent, unless this is rank 0, and
+    /// one per child of its place in the tree.
+    pub(crate) fn new(tree: Tree, rank: u32, up: Option<Link>, down: Vec<Link>) -> Channel {
         Channel {
             rank,
-            nranks,
-            role,
+            nranks: tree.nranks,
+            tree,
+            place: tree.place(rank),
+            up,
+            down: down.into_iter().map(Some).collect(),
             tag: 0,
-            peers: vec![Peer::Here; n],
-            names: vec![String::new(); n],
+            gone: BTreeMap::new(),
+            names: None,
             failed: None,
-            early: vec![None; n],
+            beats: None,
         }
-    }
-
-    /// Rank 0: waits for every other rank to connect.
-    pub(crate) fn accept(
-        listener: &Listener,
-        secret: &Secret,
-        nranks: u32,
-        patience: &Patience,
-    ) -> Result<Channel> {
-        let phase = "the connecting of all ranks to rank 0";
-        let mut links: Vec<Option<Connection>> = (0..nranks).map(|_| None).collect();
-        let mut strangers: Vec<(Instant, Connection)> = Vec::new();
-        listener
-            .listener
-            .set_nonblocking(true)
-            .map_err(|e| Error::system("the hub's socket can't be made non-blocking", e))?;
-        while links.iter().skip(1).any(Option::is_none) {
-            let slice = match patience.slice() {
-                Ok(slice) => slice,
-                Err(end) => {
-                    let missing = (1..nranks)
-                        .filter(|r| links[*r as usize].is_none())
-                        .collect::<Vec<_>>();
-                    let error = impatience(end, phase);
-                    let error = Error::new(
-                        error.code(),
-                        format!(
-                            "{}; missing: rank {} of {nranks}",
-                            error.text(),
-                            ranks_text(missing)
-                        ),
-                    );
-                    // Those that are here wait for the first exchange.
-                    Channel::new(0, nranks, Role::Hub(links)).tell_failure(&error);
-                    return Err(error);
-                }
-            };
-            let mut entries = vec![PollEntry::read(listener.listener.as_raw_fd())];
-            entries.extend(strangers.iter().map(|(_, c)| PollEntry::read(c.fd())));
-            poll(&mut entries, slice);
-            if entries[0].readable {
-                match listener.listener.accept() {
-                    Ok((stream, _)) => {
-                        if let Ok(connection) = Connection::new(stream) {
-                            strangers.push((Instant::now(), connection));
-                        }
-                    }
-                    Err(e)
-                        if matches!(
-                            e.kind(),
-                            std::io::ErrorKind::Interrupted
-                                | std::io::ErrorKind::WouldBlock
-                                | std::io::ErrorKind::ConnectionAborted
-                        ) => {}
-                    Err(e) => {
-                        return Err(Error::system(format!("accept failed during {phase}"), e));
-                    }
-                }
-            }
-            let mut still = Vec::new();
-            for (since, mut connection) in std::mem::take(&mut strangers) {
-                match connection.try_receive() {
-                    Ok(None) if since.elapsed() < Duration::from_secs(10) => {
-                        still.push((since, connection));
-                    }
-                    Ok(Some(frame)) if frame.kind == Kind::Join => {
-                        let mut reader = Reader(&frame.body);
-                        let known = reader.fixed().is_some_and(|s| same_secret(&s, secret));
-                        match reader.u32() {
-                            Some(rank) if known && (1..nranks).contains(&rank) => {
-                                links[rank as usize] = Some(connection);
-                            }
-                            _ => log::debug!("a connection without our secret was closed"),
-                        }
-                    }
-                    _ => {}
-                }
-            }
-            strangers = still;
-        }
-        Ok(Channel::new(0, nranks, Role::Hub(links)))
-    }
-
-    /// Any other rank: connects to rank 0.
-    pub(crate) fn join(
-        hub: &[SocketAddr],
-        secret: &Secret,
-        rank: u32,
-        nranks: u32,
-        patience: &Patience,
-    ) -> Result<Channel> {
-        let mut tried = Vec::new();
-        for address in hub {
-            let limit = patience.left().unwrap_or(Duration::from_secs(10));
-            if limit.is_zero() {
-                break;
-            }
-            match TcpStream::connect_timeout(address, limit).and_then(Connection::new) {
-                Ok(mut connection) => {
-                    let mut writer = Writer::default();
-                    writer.fixed(secret).u32(rank);
-                    match connection.send(Kind::Join, 0, &writer.0, patience) {
-                        Ok(()) => {
-                            let role = Role::Spoke(Some(connection));
-                            return Ok(Channel::new(rank, nranks, role));
-                        }
-                        Err(e) => tried.push(format!("{address}: {e:?}")),
-                    }
-                }
-                Err(e) => tried.push(format!("{address}: {e}")),
-            }
-        }
-        if patience.left().is_some_and(|left| left.is_zero()) {
-            let mut text =
-                String::from("timed out before rank 0 could be asked for a control connection");
-            if !tried.is_empty() {
-                text += &format!(" ({})", tried.join("; "));
-            }
-            return Err(Error::new(Code::Timeout, text));
-        }
-        Err(Error::new(
-            Code::RemoteError,
-            format!(
-                "rank 0 can't be reached on the control channel ({})",
-                tried.join("; ")
-            ),
-        ))
     }
 
     /// Learns how to call the ranks in error texts ("host h, pid 7").
-    pub(crate) fn set_names(&mut self, names: Vec<String>) {
-        self.names = names;
+    pub(crate) fn set_names(&mut self, names: impl Fn(u32) -> String + Send + Sync + 'static) {
+        self.names = Some(Arc::new(names));
     }
 
     /// "rank 3 (host h, pid 7)".
     pub(crate) fn who(&self, rank: u32) -> String {
-        match self.names.get(rank as usize).filter(|n| !n.is_empty()) {
-            Some(name) => format!("rank {rank} ({name})"),
+        match &self.names {
+            Some(names) => format!("rank {rank} ({})", names(rank)),
             None => format!("rank {rank}"),
         }
     }
 
     /// How a rank stands, as far as the channel has told.
     pub(crate) fn peer(&self, rank: u32) -> &Peer {
-        &self.peers[rank as usize]
+        self.gone.get(&rank).unwrap_or(&Peer::Here)
     }
 
-    /// Every rank's payload, in rank order.
+    /// Every rank's payload.
     pub(crate) fn allgather(
         &mut self,
         phase: &str,
         payload: &[u8],
         patience: &Patience,
-    ) -> Result<Vec<Vec<u8>>> {
+    ) -> Result<Gathered> {
         let mut own = Some(payload.to_vec());
-        let all = self.allgather_when(phase, &mut || own.take(), &|_| false, patience)?;
-        Ok(all.into_iter().map(Option::unwrap_or_default).collect())
+        self.allgather_when(phase, &mut || own.take(), &|_| false, patience)
     }
 
     /// As [`Channel::allgather`], for a payload that becomes ready during the wait (`ready` is
     /// asked until it gives one). Ends as soon as one payload is `fatal`; those that are not in by
-    /// then are `None` on all ranks.
+    /// then are missing on all ranks.
     pub(crate) fn allgather_when(
         &mut self,
         phase: &str,
@@ -251,267 +203,514 @@ impl Channel {
             return Err(error.clone());
         }
         self.tag = self.tag.wrapping_add(1);
-        let result = match self.role {
-            Role::Hub(_) => self.gather_as_hub(phase, ready, fatal, patience),
-            Role::Spoke(_) => self.gather_as_spoke(phase, ready, patience),
-        };
+        let result = self.exchange(phase, ready, fatal, patience);
         if let Err(error) = &result {
             self.failed = Some(error.clone());
         }
         result
     }
 
-    fn links(&mut self) -> &mut [Option<Connection>] {
-        match &mut self.role {
-            Role::Hub(links) => links,
-            Role::Spoke(link) => std::slice::from_mut(link),
+    fn sides(&self) -> impl Iterator<Item = Side> + use<> {
+        let up = self.place.parent.map(|_| Side::Up);
+        up.into_iter()
+            .chain((0..self.place.children.len()).map(Side::Down))
+    }
+
+    fn link(&mut self, side: Side) -> &mut Option<Link> {
+        match side {
+            Side::Up => &mut self.up,
+            Side::Down(child) => &mut self.down[child],
         }
     }
 
-    fn gather_as_hub(
+    fn rank_at(&self, side: Side) -> u32 {
+        match side {
+            Side::Up => self.place.parent.unwrap_or(0),
+            Side::Down(child) => self.place.children[child].start,
+        }
+    }
+
+    fn next_frame(&mut self, side: Side) -> std::result::Result<Option<Frame>, WireError> {
+        match self.link(side) {
+            Some(link) => link.next(),
+            None => Err(WireError::Closed),
+        }
+    }
+
+    /// Waits until one of the neighbours that are `wanted` has something to say, or takes what was
+    /// posted. Those that may have something to say.
+    fn wait(&mut self, wanted: &dyn Fn(Side) -> bool, limit: Duration) -> Vec<Side> {
+        let sides: Vec<Side> = self.sides().collect();
+        let mut entries = Vec::with_capacity(sides.len());
+        let mut asked = Vec::with_capacity(sides.len());
+        let mut heard = Vec::new();
+        for side in sides {
+            let wants = wanted(side);
+            let Some(link) = self.link(side).as_ref() else {
+                continue;
+            };
+            if wants && link.may_have_frames() {
+                heard.push(side);
+            }
+            let unsent = link.connection.has_unsent();
+            if wants || unsent {
+                let mut entry = PollEntry::read(link.connection.fd());
+                entry.want_read = wants;
+                entry.want_write = unsent;
+                entries.push(entry);
+                asked.push(side);
+            }
+        }
+        let limit = if heard.is_empty() {
+            limit
+        } else {
+            Duration::ZERO
+        };
+        poll(&mut entries, limit);
+        for (entry, side) in entries.iter().zip(asked) {
+            if entry.writable
+                && let Some(link) = self.link(side)
+            {
+                // That nothing can be sent is found by reading.
+                let _ = link.connection.flush();
+            }
+            if entry.readable && wanted(side) && !heard.contains(&side) {
+                heard.push(side);
+            }
+        }
+        heard
+    }
+
+    /// Sends a frame to every neighbour that `to` says, and waits a little for those that do not read.
+    fn spread(&mut self, frame: &dyn Fn(Side) -> Option<Arc<[u8]>>, patience: &Patience) {
+        for side in self.sides() {
+            if let Some(frame) = frame(side)
+                && let Some(link) = self.link(side)
+            {
+                // A rank that is gone by now is found when it is heard.
+                let _ = link.connection.post(frame);
+            }
+        }
+        loop {
+            let waits = self
+                .sides()
+                .any(|side| self.peek(side).is_some_and(|l| l.connection.has_unsent()));
+            match patience.slice() {
+                Ok(slice) if waits => drop(self.wait(&|_| false, slice)),
+                _ => return,
+            }
+        }
+    }
+
+    fn peek(&self, side: Side) -> Option<&Link> {
+        match side {
+            Side::Up => self.up.as_ref(),
+            Side::Down(child) => self.down[child].as_ref(),
+        }
+    }
+
+    /// Tells a failure to every neighbour but the one that it came from.
+    fn tell_failure(&mut self, error: &Error, from: Option<Side>) {
+        let body = encode_error(error);
+        let up = encode_frame(Kind::Abort, 0, &body);
+        let down = encode_frame(Kind::Fail, 0, &body);
+        let frame = |side| match side {
+            side if Some(side) == from => None,
+            Side::Up => Some(Arc::clone(&up)),
+            Side::Down(_) => Some(Arc::clone(&down)),
+        };
+        self.spread(&frame, &courtesy());
+    }
+
+    /// The text about a rank that has closed its connection; the same on whoever finds it.
+    fn closed(&self, rank: u32, when: &str) -> String {
+        let who = self.who(rank);
+        let mut text =
+            format!("{who} closed its control connection {when}: it exited or was killed");
+        // Without rank 0 nobody hears of others; without one in between, those below it.
+        let range = self.tree.range(rank);
+        if range.len() > 1 && rank != 0 {
+            let below = ranks_text(range.start + 1..range.end);
+            text += &format!(" (rank {below} reached the others through it)");
+        }
+        text
+    }
+
+    /// Takes note of a rank that is not here any more. `false`: that was known.
+    fn note(&mut self, rank: u32, how: Peer) -> bool {
+        let new = rank < self.nranks && !matches!(self.peer(rank), Peer::Dead(_) | Peer::Left);
+        if new {
+            self.gone.insert(rank, how);
+        }
+        new
+    }
+
+    /// Takes note, and tells all neighbours but the one that said it.
+    fn spread_news(&mut self, rank: u32, how: Peer, from: Side) {
+        if !self.note(rank, how.clone()) {
+            return;
+        }
+        let mut writer = Writer::default();
+        let kind = match &how {
+            Peer::Dead(text) => {
+                writer.u32(rank).bytes(text.as_bytes());
+                Kind::Dead
+            }
+            _ => {
+                writer.u32(rank);
+                Kind::Bye
+            }
+        };
+        let frame = encode_frame(kind, 0, &writer.0);
+        self.spread(
+            &|side| (side != from).then(|| Arc::clone(&frame)),
+            &courtesy(),
+        );
+    }
+
+    /// What a neighbour says about itself or another rank that is not here any more.
+    fn hear_news(&mut self, side: Side, frame: &Frame) {
+        let mut reader = Reader(&frame.body);
+        let about = match reader.u32() {
+            Some(rank) => rank,
+            None => {
+                *self.link(side) = None;
+                self.rank_at(side)
+            }
+        };
+        let how = match frame.kind {
+            Kind::Dead => Peer::Dead(reader.text().unwrap_or_default()),
+            _ => Peer::Left,
+        };
+        self.spread_news(about, how, side);
+    }
+
+    /// The error about a rank that can't take part.
+    fn absent(&self, rank: u32, phase: &str) -> Error {
+        let text = match self.peer(rank) {
+            Peer::Dead(text) => text.clone(),
+            Peer::Left => format!(
+                "{} has left (destroyed its communicator) before the end of {phase}",
+                self.who(rank)
+            ),
+            Peer::Here => self.closed(rank, &format!("during {phase}")),
+        };
+        Error::new(Code::RemoteError, text)
+    }
+
+    fn exchange(
         &mut self,
         phase: &str,
         ready: &mut dyn FnMut() -> Option<Vec<u8>>,
         fatal: &dyn Fn(&[u8]) -> bool,
         patience: &Patience,
     ) -> Result<Gathered> {
-        let n = self.nranks as usize;
-        let mut parts: Gathered = vec![None; n];
-        let mut slice;
+        let own = self.place.range.clone();
+        let mut exchange = Exchange {
+            phase,
+            parts: Gathered::new(self.nranks),
+            sent: vec![false; own.len()],
+            owed: self.place.children.iter().map(Range::len).collect(),
+            quiet: vec![false; self.down.len()],
+            ends: false,
+            waits: None,
+            trouble: None,
+        };
+        // Rank 0 names who is missing; its word is worth a little more waiting.
+        let waiting = match self.place.parent {
+            None => patience.clone(),
+            Some(_) => patience.with_grace(GRACE * self.place.depth),
+        };
+        let mut heard: Vec<Side> = self.sides().collect();
         loop {
-            if parts[0].is_none() {
-                parts[0] = ready();
+            self.beat();
+            let mut pending = exchange.parts.get(self.rank as usize).is_none();
+            if pending
+                && exchange.trouble.is_none()
+                && let Some(payload) = ready()
+            {
+                exchange.take(self.rank..self.rank + 1, &payload, fatal);
+                pending = false;
             }
-            let own_pending = parts[0].is_none();
-            for (rank, part) in parts.iter_mut().enumerate().skip(1) {
-                if part.is_some() {
-                    continue;
-                }
-                let early = self.early[rank].take();
-                let frame = match &mut self.role {
-                    _ if early.is_some() => Ok(early),
-                    Role::Hub(links) => match &mut links[rank] {
-                        Some(link) => link.try_receive(),
-                        None => Err(WireError::Closed),
-                    },
-                    Role::Spoke(_) => return Err(Error::internal("hub without links")),
-                };
-                match frame {
-                    Ok(Some(frame)) if frame.kind == Kind::Part && frame.tag == self.tag => {
-                        let mut reader = Reader(&frame.body);
-                        let theirs = reader.text().unwrap_or_default();
-                        if theirs != phase {
-                            let error = Error::invalid_usage(format!(
-                                "the ranks make different calls: {} is at {theirs}, but {} is at \
-                                 {phase}",
-                                self.who(rank as u32),
-                                self.who(0)
-                            ));
-                            self.tell_failure(&error);
-                            return Err(error);
+            for side in heard {
+                match side {
+                    Side::Down(child) if exchange.trouble.is_none() => {
+                        if let Err(error) = self.hear_child(child, &mut exchange, fatal) {
+                            self.report(&mut exchange, error, side)?;
                         }
-                        *part = Some(reader.0.to_vec());
                     }
-                    Ok(Some(frame)) if frame.kind == Kind::Abort => {
-                        let error = decode_error(&frame.body);
-                        self.tell_failure(&error);
-                        return Err(error);
-                    }
-                    Ok(Some(frame)) if frame.kind == Kind::Bye => {
-                        self.peers[rank] = Peer::Left;
-                        self.links()[rank] = None;
-                        let error = Error::new(
-                            Code::RemoteError,
-                            format!(
-                                "{} left (destroyed its communicator) during {phase}",
-                                self.who(rank as u32)
-                            ),
-                        );
-                        self.tell_failure(&error);
-                        return Err(error);
-                    }
-                    // A part of an exchange that ended early.
-                    Ok(_) => {}
-                    Err(_) => {
-                        let who = self.who(rank as u32);
-                        let text = match &self.peers[rank] {
-                            Peer::Left => {
-                                format!(
-                                    "{who} has left (destroyed its communicator) before {phase}"
-                                )
-                            }
-                            Peer::Dead(text) => text.clone(),
-                            Peer::Here => format!(
-                                "{who} closed its control connection during {phase}: it exited or \
-                                 was killed"
-                            ),
-                        };
-                        self.peers[rank] = Peer::Dead(text.clone());
-                        self.links()[rank] = None;
-                        let error = Error::new(Code::RemoteError, text);
-                        self.tell_failure(&error);
-                        return Err(error);
+                    Side::Down(_) => {}
+                    Side::Up => {
+                        if let Some(whole) = self.hear_parent(&mut exchange, patience)? {
+                            return Ok(whole);
+                        }
                     }
                 }
             }
-            let ends = parts.iter().flatten().any(|part| fatal(part));
-            if ends || parts.iter().all(Option::is_some) {
-                break;
-            }
-            match patience.slice() {
-                Ok(limit) => {
-                    slice = if own_pending {
-                        limit.min(OWN_PENDING)
-                    } else {
-                        limit
-                    }
-                }
-                Err(end) => {
-                    let missing =
-                        ranks_text((0..self.nranks).filter(|r| parts[*r as usize].is_none()));
-                    let code = impatience(end, phase).code();
-                    let what = if end == Impatience::Expired {
-                        "timed out"
-                    } else {
-                        "aborted"
-                    };
-                    let error = Error::new(
-                        code,
-                        format!("{what} during {phase}; missing: rank {missing} of {n}"),
-                    );
-                    self.tell_failure(&error);
-                    return Err(error);
+            if exchange.trouble.is_none() {
+                let absent = self.gone.range(own.clone()).map(|(rank, _)| *rank);
+                let absent = absent
+                    .filter(|rank| exchange.parts.get(*rank as usize).is_none())
+                    .min();
+                if let Some(rank) = absent {
+                    let error = self.absent(rank, phase);
+                    self.report(&mut exchange, error, Side::Up)?;
                 }
             }
-            let mut entries: Vec<PollEntry> = match &self.role {
-                Role::Hub(links) => links
-                    .iter()
-                    .zip(&parts)
-                    .filter(|(_, p)| p.is_none())
-                    .filter_map(|(l, _)| l.as_ref())
-                    .map(|l| PollEntry::read(l.fd()))
-                    .collect(),
-                Role::Spoke(_) => Vec::new(),
+            let all = exchange.parts.present() == own.len();
+            if self.place.parent.is_none() {
+                if all || exchange.ends {
+                    let mut body = Vec::new();
+                    exchange.parts.pack(own, |_| true, &mut body);
+                    self.hand_down(&body, patience);
+                    return Ok(exchange.parts);
+                }
+            } else if exchange
+                .waits
+                .is_some_and(|since| all || exchange.ends || since.elapsed() >= LINGER)
+            {
+                self.hand_up(&mut exchange);
+            }
+            let slice = waiting.slice().map_err(|end| {
+                // Its word may come while this rank gives up.
+                self.give_up(&exchange, end)
+            })?;
+            if let Some((since, error)) = &exchange.trouble
+                && since.elapsed() >= VERDICT
+            {
+                return Err(error.clone());
+            }
+            let mut limit = slice;
+            if pending {
+                limit = limit.min(OWN_PENDING);
+            }
+            if let Some(since) = exchange.waits {
+                limit = limit.min(LINGER.saturating_sub(since.elapsed()));
+            }
+            let (quiet, reported) = (&exchange.quiet, exchange.trouble.is_some());
+            let wanted = |side| match side {
+                Side::Up => true,
+                Side::Down(child) => !reported && !quiet[child],
             };
-            poll(&mut entries, slice);
+            heard = self.wait(&wanted, limit);
         }
-        let mut writer = Writer::default();
-        for part in &parts {
-            match part {
-                Some(bytes) => writer.u32(1).bytes(bytes),
-                None => writer.u32(0),
-            };
-        }
-        let tag = self.tag;
-        let send = patience.with_grace(COURTESY);
-        for link in self.links().iter_mut().flatten() {
-            // A rank that is gone by now is found by the next exchange.
-            let _ = link.send(Kind::Whole, tag, &writer.0, &send);
-        }
-        Ok(parts)
     }
 
-    fn gather_as_spoke(
+    /// Trouble below, or here: on rank 0 the verdict, else a report to the parent.
+    fn report(&mut self, exchange: &mut Exchange<'_>, error: Error, from: Side) -> Result<()> {
+        if self.place.parent.is_none() {
+            self.tell_failure(&error, None);
+            return Err(error);
+        }
+        // The one who says it waits for the verdict, too, unless it has gone.
+        log::debug!("reported from {from:?}: {error}");
+        let frame = encode_frame(Kind::Abort, 0, &encode_error(&error));
+        if let Some(link) = &mut self.up {
+            let _ = link.connection.post(frame);
+        }
+        exchange.trouble = Some((Instant::now(), error));
+        Ok(())
+    }
+
+    /// Takes in what a child has sent. An error ends the exchange.
+    fn hear_child(
         &mut self,
-        phase: &str,
-        ready: &mut dyn FnMut() -> Option<Vec<u8>>,
-        patience: &Patience,
-    ) -> Result<Gathered> {
-        // The hub names who is missing; its word is worth a little more waiting.
-        let waiting = patience.with_grace(GRACE);
-        let tag = self.tag;
-        let hub = self.who(0);
-        let mut sent = false;
+        child: usize,
+        exchange: &mut Exchange<'_>,
+        fatal: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<()> {
+        let side = Side::Down(child);
+        let rank = self.rank_at(side);
         loop {
-            let mut limit = match waiting.slice() {
-                Ok(limit) => limit,
-                Err(end) => {
-                    let error = impatience(end, phase);
-                    if end == Impatience::Aborted {
-                        self.tell_failure(&error);
-                    }
-                    return Err(Error::new(
-                        error.code(),
-                        format!("{}; {hub} did not answer", error.text()),
-                    ));
+            let frame = match self.next_frame(side) {
+                Ok(None) => return Ok(()),
+                Ok(Some(frame)) => frame,
+                Err(_) if exchange.owed[child] == 0 => {
+                    // It has taken part; the next exchange, or a look, finds that it is gone.
+                    exchange.quiet[child] = true;
+                    return Ok(());
                 }
-            };
-            let Role::Spoke(Some(link)) = &mut self.role else {
-                return Err(Error::new(
-                    Code::RemoteError,
-                    format!("the control connection to {hub} is gone"),
-                ));
-            };
-            let gone = |phase: &str| {
-                Error::new(
-                    Code::RemoteError,
-                    format!(
-                        "{hub} closed its control connection during {phase}: it exited, was \
-                         killed or gave up"
-                    ),
-                )
-            };
-            if !sent {
-                if let Some(own) = ready() {
-                    let mut writer = Writer::default();
-                    writer.bytes(phase.as_bytes()).fixed(&own);
-                    match link.send(Kind::Part, tag, &writer.0, patience) {
-                        // What the hub had to say may still be waiting to be read.
-                        Ok(()) | Err(WireError::Closed) => sent = true,
-                        Err(WireError::Impatient(end)) => return Err(impatience(end, phase)),
-                        Err(_) => return Err(gone(phase)),
-                    }
-                } else {
-                    limit = limit.min(OWN_PENDING);
-                }
-            }
-            match link.try_receive() {
-                Ok(Some(frame)) => match frame.kind {
-                    Kind::Whole if frame.tag == tag => {
-                        return decode_whole(&frame.body, self.nranks)
-                            .ok_or_else(|| Error::internal("the hub's answer can't be read"));
-                    }
-                    Kind::Fail | Kind::Abort => return Err(decode_error(&frame.body)),
-                    Kind::Bye | Kind::Dead => self.note(&frame),
-                    _ => {}
-                },
-                Ok(None) => poll(&mut [PollEntry::read(link.fd())], limit),
                 Err(_) => {
-                    let error = gone(phase);
-                    self.peers[0] = Peer::Dead(error.text().to_owned());
+                    let error = self.absent(rank, exchange.phase);
+                    *self.link(side) = None;
+                    self.note(rank, Peer::Dead(error.text().to_owned()));
                     return Err(error);
                 }
+            };
+            match frame.kind {
+                Kind::Part if frame.tag == self.tag => {
+                    let mut reader = Reader(&frame.body);
+                    let theirs = reader.text().unwrap_or_default();
+                    if theirs != exchange.phase {
+                        return Err(Error::invalid_usage(format!(
+                            "the ranks make different calls: {} is at {theirs}, but {} is at {}",
+                            self.who(rank),
+                            self.who(self.rank),
+                            exchange.phase
+                        )));
+                    }
+                    let range = self.place.children[child].clone();
+                    exchange
+                        .take_all(child, range, reader.0, fatal)
+                        .ok_or_else(|| {
+                            Error::internal(format!("what {} sent can't be read", self.who(rank)))
+                        })?;
+                }
+                // Of an exchange that ended early.
+                Kind::Part => {}
+                Kind::Abort | Kind::Fail => return Err(decode_error(&frame.body)),
+                Kind::Bye | Kind::Dead => {
+                    let owed = exchange.owed[child] > 0;
+                    self.hear_news(side, &frame);
+                    if self.link(side).is_none() {
+                        exchange.quiet[child] = true;
+                        return match owed {
+                            true => Err(self.absent(rank, exchange.phase)),
+                            false => Ok(()),
+                        };
+                    }
+                }
+                _ => {}
             }
         }
     }
 
-    /// Takes note of what the hub says about another rank.
-    fn note(&mut self, frame: &Frame) {
-        let mut reader = Reader(&frame.body);
-        let Some(rank) = reader
-            .u32()
-            .map(|r| r as usize)
-            .filter(|r| *r < self.peers.len())
-        else {
-            return;
-        };
-        self.peers[rank] = match frame.kind {
-            Kind::Dead => Peer::Dead(reader.text().unwrap_or_default()),
-            _ => Peer::Left,
-        };
+    /// Takes in what the parent has sent: the result, or an error, which goes on to the children.
+    fn hear_parent(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+        patience: &Patience,
+    ) -> Result<Option<Gathered>> {
+        let rank = self.rank_at(Side::Up);
+        loop {
+            let error = match self.next_frame(Side::Up) {
+                Ok(None) => return Ok(None),
+                Ok(Some(frame)) => match frame.kind {
+                    Kind::Whole if frame.tag == self.tag => {
+                        self.hand_down(&frame.body, patience);
+                        // Rank 0 had not heard of it; it will before the next exchange.
+                        self.failed = exchange.trouble.take().map(|(_, error)| error);
+                        let mut whole = Gathered::new(self.nranks);
+                        let read = whole.unpack(0..self.nranks, &frame.body, |_, _| ());
+                        return match read {
+                            Some(()) => Ok(Some(whole)),
+                            None => Err(Error::internal("rank 0's answer can't be read")),
+                        };
+                    }
+                    Kind::Abort | Kind::Fail => decode_error(&frame.body),
+                    Kind::Bye | Kind::Dead => {
+                        self.hear_news(Side::Up, &frame);
+                        match self.up {
+                            Some(_) => continue,
+                            None => self.absent(rank, exchange.phase),
+                        }
+                    }
+                    _ => continue,
+                },
+                Err(_) => {
+                    let error = self.absent(rank, exchange.phase);
+                    self.up = None;
+                    self.note(rank, Peer::Dead(error.text().to_owned()));
+                    match exchange.trouble.take() {
+                        Some((_, trouble)) => trouble,
+                        None => error,
+                    }
+                }
+            };
+            self.tell_failure(&error, Some(Side::Up));
+            return Err(error);
+        }
     }
 
-    fn tell_failure(&mut self, error: &Error) {
-        let quick = Patience::starting_now(Some(COURTESY), &AbortFlag::default());
-        let body = encode_error(error);
-        let kind = if matches!(self.role, Role::Hub(_)) {
-            Kind::Fail
-        } else {
-            Kind::Abort
-        };
-        for link in self.links().iter_mut().flatten() {
-            let _ = link.send(kind, 0, &body, &quick);
+    /// Sends the result to the children.
+    fn hand_down(&mut self, body: &[u8], patience: &Patience) {
+        if self.down.is_empty() {
+            return;
         }
+        let frame = encode_frame(Kind::Whole, self.tag, body);
+        let down = |side| (side != Side::Up).then(|| Arc::clone(&frame));
+        self.spread(&down, &patience.with_grace(COURTESY));
+    }
+
+    /// Sends the parent what it does not have yet.
+    fn hand_up(&mut self, exchange: &mut Exchange<'_>) {
+        let own = self.place.range.clone();
+        let at = |rank: u32| (rank - own.start) as usize;
+        let mut writer = Writer::default();
+        writer.bytes(exchange.phase.as_bytes());
+        let sent = &exchange.sent;
+        exchange
+            .parts
+            .pack(own.clone(), |rank| !sent[at(rank)], &mut writer.0);
+        for rank in own.clone() {
+            exchange.sent[at(rank)] |= exchange.parts.get(rank as usize).is_some();
+        }
+        exchange.waits = None;
+        if let Some(link) = &mut self.up {
+            // What the parent had to say may still be waiting to be read.
+            let _ = link
+                .connection
+                .post(encode_frame(Kind::Part, self.tag, &writer.0));
+        }
+    }
+
+    /// The own deadline has passed, or this rank was aborted: tells the others.
+    fn give_up(&mut self, exchange: &Exchange<'_>, end: Impatience) -> Error {
+        let phase = exchange.phase;
+        let own = impatience(end, &format!("during {phase}"));
+        let Some(parent) = self.place.parent else {
+            let missing = self.missing(&exchange.parts);
+            let error = Error::new(own.code(), format!("{}; missing: {missing}", own.text()));
+            let told = match end {
+                Impatience::Aborted => self.aborted(phase),
+                Impatience::Expired => error.clone(),
+            };
+            self.tell_failure(&told, None);
+            return error;
+        };
+        if let Some((_, trouble)) = &exchange.trouble
+            && end == Impatience::Expired
+        {
+            let trouble = trouble.clone();
+            self.tell_failure(&trouble, Some(Side::Up));
+            return trouble;
+        }
+        let error = Error::new(
+            own.code(),
+            format!("{}; {} did not answer", own.text(), self.who(parent)),
+        );
+        let told = match end {
+            Impatience::Aborted => self.aborted(phase),
+            Impatience::Expired => error.clone().context(self.who(self.rank)),
+        };
+        self.tell_failure(&told, None);
+        error
+    }
+
+    /// What the others hear of an abort here.
+    fn aborted(&self, phase: &str) -> Error {
+        Error::new(
+            Code::RemoteError,
+            format!("{} was aborted during {phase}", self.who(self.rank)),
+        )
+    }
+
+    /// The ranks whose payloads rank 0 misses, in words.
+    fn missing(&self, parts: &Gathered) -> String {
+        let absent = |rank: &u32| parts.get(*rank as usize).is_none();
+        // Those below a rank that is missing can't be heard, here or not.
+        let unheard = |rank: &u32| {
+            let above = std::iter::successors(self.tree.parent(*rank), |r| self.tree.parent(*r));
+            above.filter(|one| *one != 0).any(|one| absent(&one))
+        };
+        let (below, missing): (Vec<u32>, Vec<u32>) =
+            (0..self.nranks).filter(absent).partition(unheard);
+        let mut text = format!("rank {} of {}", ranks_text(missing), self.nranks);
+        if !below.is_empty() {
+            let below = ranks_text(below);
+            text += &format!(" (rank {below} would be heard through it)");
+        }
+        text
     }
 
     /// Looks, without waiting, at what came: news of other ranks, an abort, a closed connection.
@@ -520,88 +719,138 @@ impl Channel {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let is_hub = matches!(self.role, Role::Hub(_));
-        for rank in 0..self.nranks {
-            let index = if is_hub { rank as usize } else { 0 };
-            let heard = match self.links().get_mut(index).and_then(Option::as_mut) {
-                Some(link) => link.try_receive(),
-                None => Ok(None),
-            };
-            match heard {
-                Ok(None) => {}
-                Ok(Some(frame)) => self.heard(if is_hub { rank } else { 0 }, frame)?,
-                Err(_) if !is_hub && self.peers[0] == Peer::Left => self.links()[0] = None,
-                Err(_) => {
-                    let gone = if is_hub { rank } else { 0 };
-                    self.links()[index] = None;
-                    let text = format!(
-                        "{} closed its control connection without saying goodbye: it exited or was killed",
-                        self.who(gone)
-                    );
-                    log::warn!("{text}");
-                    self.peers[gone as usize] = Peer::Dead(text.clone());
-                    self.relay(Kind::Dead, gone, &text);
-                }
-            }
-            if !is_hub {
-                break;
+        // What came early is for the next exchange.
+        let mut early: Vec<(Side, VecDeque<Frame>)> = Vec::new();
+        for side in self.sides() {
+            if let Some(link) = self.link(side)
+                && !link.early.is_empty()
+            {
+                early.push((side, std::mem::take(&mut link.early)));
             }
         }
-        Ok(())
+        let heard = self.wait(&|_| true, Duration::ZERO);
+        let result = heard.into_iter().try_for_each(|side| self.look_at(side));
+        for (side, mut frames) in early {
+            if let Some(link) = self.link(side) {
+                frames.append(&mut link.early);
+                link.early = frames;
+            }
+        }
+        result
+    }
+
+    fn look_at(&mut self, side: Side) -> Result<()> {
+        let mut early = VecDeque::new();
+        let result = loop {
+            match self.next_frame(side) {
+                Ok(None) => break Ok(()),
+                Ok(Some(frame)) => match frame.kind {
+                    Kind::Bye | Kind::Dead => {
+                        self.hear_news(side, &frame);
+                        if self.link(side).is_none() {
+                            break Ok(());
+                        }
+                    }
+                    Kind::Part | Kind::Whole => early.push_back(frame),
+                    Kind::Abort | Kind::Fail => {
+                        let error = decode_error(&frame.body);
+                        self.tell_failure(&error, Some(side));
+                        self.failed = Some(error.clone());
+                        break Err(error);
+                    }
+                    _ => {}
+                },
+                Err(_) => {
+                    let rank = self.rank_at(side);
+                    *self.link(side) = None;
+                    let text = self.closed(rank, "without saying goodbye");
+                    log::warn!("{text}");
+                    self.spread_news(rank, Peer::Dead(text), side);
+                    break Ok(());
+                }
+            }
+        };
+        if let Some(link) = self.link(side) {
+            link.early.append(&mut early);
+        }
+        result
+    }
+
+    /// From now on every rank shows its neighbours that it is alive, and one that has not done so for
+    /// as long as the limit counts as dead. All ranks have to do this.
+    pub(crate) fn start_beats(&mut self, limit: Duration) {
+        for side in self.sides() {
+            if let Some(link) = self.link(side) {
+                link.connection.excuse();
+            }
+        }
+        self.beats = Some(Beats {
+            limit,
+            last: Instant::now(),
+        });
+        self.send_beats();
+    }
+
+    /// To be called several times within the limit.
+    pub(crate) fn beat(&mut self) {
+        let Some(beats) = &mut self.beats else {
+            return;
+        };
+        let limit = beats.limit;
+        let since = beats.last.elapsed();
+        if since < limit / 4 {
+            return;
+        }
+        beats.last = Instant::now();
+        for side in self.sides() {
+            let Some(link) = self.link(side) else {
+                continue;
+            };
+            if since > limit / 2 {
+                // This process itself stood still, perhaps with the others.
+                link.connection.excuse();
+            }
+            if link.connection.silent_for() > limit {
+                let rank = self.rank_at(side);
+                *self.link(side) = None;
+                let text = format!(
+                    "{} has not been heard of for {:.1} s: it was stopped, or the network to it is \
+                     cut (the limit: FLAGOSCOMM_LIVENESS)",
+                    self.who(rank),
+                    limit.as_secs_f64()
+                );
+                log::warn!("{text}");
+                self.spread_news(rank, Peer::Dead(text), side);
+            }
+        }
+        self.send_beats();
+    }
+
+    fn send_beats(&mut self) {
+        let frame = encode_frame(Kind::Beat, 0, &[]);
+        for side in self.sides() {
+            if let Some(link) = self.link(side)
+                && !link.connection.has_unsent()
+            {
+                // That it is gone is found by reading.
+                let _ = link.connection.post(Arc::clone(&frame));
+            }
+        }
     }
 
     /// Whether no rank is known to have left or died.
     pub(crate) fn all_here(&self) -> bool {
-        self.peers.iter().all(|peer| *peer == Peer::Here)
+        self.gone.is_empty()
     }
 
     /// The first rank that is known to have died, as an error.
     pub(crate) fn first_dead(&self) -> Result<()> {
-        match self.peers.iter().find_map(|p| {
-            if let Peer::Dead(text) = p {
-                Some(text)
-            } else {
-                None
-            }
+        match self.gone.values().find_map(|p| match p {
+            Peer::Dead(text) => Some(text),
+            _ => None,
         }) {
             Some(text) => Err(Error::new(Code::RemoteError, text.clone())),
             None => Ok(()),
-        }
-    }
-
-    fn heard(&mut self, from: u32, frame: Frame) -> Result<()> {
-        match frame.kind {
-            Kind::Bye if frame.body.is_empty() => {
-                self.peers[from as usize] = Peer::Left;
-                if matches!(self.role, Role::Hub(_)) {
-                    self.links()[from as usize] = None;
-                    self.relay(Kind::Bye, from, "");
-                }
-            }
-            Kind::Bye | Kind::Dead => self.note(&frame),
-            Kind::Part => self.early[from as usize] = Some(frame),
-            Kind::Abort | Kind::Fail => {
-                let error = decode_error(&frame.body);
-                if matches!(self.role, Role::Hub(_)) {
-                    self.tell_failure(&error);
-                }
-                self.failed = Some(error.clone());
-                return Err(error);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn relay(&mut self, kind: Kind, about: u32, text: &str) {
-        if !matches!(self.role, Role::Hub(_)) {
-            return;
-        }
-        let quick = Patience::starting_now(Some(COURTESY), &AbortFlag::default());
-        let mut writer = Writer::default();
-        writer.u32(about).bytes(text.as_bytes());
-        for link in self.links().iter_mut().flatten() {
-            let _ = link.send(kind, 0, &writer.0, &quick);
         }
     }
 
@@ -611,64 +860,75 @@ impl Channel {
             Code::RemoteError,
             format!("{} aborted the communicator{text}", self.who(self.rank)),
         );
-        let quick = Patience::starting_now(Some(COURTESY), &AbortFlag::default());
-        let body = encode_error(&error);
-        for link in self.links().iter_mut().flatten() {
-            let _ = link.send(Kind::Abort, 0, &body, &quick);
-        }
+        self.tell_failure(&error, None);
     }
 
     /// Says goodbye in order and closes the connections.
     pub(crate) fn leave(&mut self) {
-        let quick = Patience::starting_now(Some(COURTESY), &AbortFlag::default());
-        for link in self.links().iter_mut().flatten() {
-            let _ = link.send(Kind::Bye, 0, &[], &quick);
-        }
-        self.links().fill_with(|| None);
+        let frame = encode_frame(Kind::Bye, 0, &[]);
+        self.spread(&|_| Some(Arc::clone(&frame)), &courtesy());
+        self.up = None;
+        self.down.fill_with(|| None);
     }
 }
 
-/// While its own payload is not ready, an exchange looks this often whether it is.
-const OWN_PENDING: Duration = Duration::from_millis(1);
+impl Exchange<'_> {
+    fn take(&mut self, ranks: Range<u32>, payload: &[u8], fatal: &dyn Fn(&[u8]) -> bool) {
+        self.parts.put(ranks, payload);
+        self.ends |= fatal(payload);
+        self.waits.get_or_insert_with(Instant::now);
+    }
 
-fn decode_whole(body: &[u8], nranks: u32) -> Option<Gathered> {
-    let mut reader = Reader(body);
-    (0..nranks)
-        .map(|_| match reader.u32()? {
-            0 => Some(None),
-            _ => Some(Some(reader.bytes()?.to_vec())),
-        })
-        .collect()
+    /// Takes in what a child has sent of its range. `None`: it can't be read.
+    fn take_all(
+        &mut self,
+        child: usize,
+        range: Range<u32>,
+        packed: &[u8],
+        fatal: &dyn Fn(&[u8]) -> bool,
+    ) -> Option<()> {
+        let before = self.parts.present();
+        let mut ends = false;
+        self.parts
+            .unpack(range, packed, |_, payload| ends |= fatal(payload))?;
+        self.ends |= ends;
+        self.owed[child] = self.owed[child].checked_sub(self.parts.present() - before)?;
+        self.waits.get_or_insert_with(Instant::now);
+        Some(())
+    }
+}
+
+fn courtesy() -> Patience {
+    Patience::starting_now(Some(COURTESY), &AbortFlag::default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::interface::{Family, Filter};
-    use crate::bootstrap::rendezvous::listen;
+    use crate::bootstrap::meet::tests::{arrive, id, patience};
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering::Relaxed;
 
-    const SECRET: Secret = [9; 16];
+    /// The same for a star and for trees, with deep ones among them.
+    const SHAPES: [(u32, u32); 5] = [(3, 128), (7, 2), (5, 1), (14, 3), (40, 3)];
 
-    fn patience(ms: u64) -> Patience {
-        Patience::starting_now(Some(Duration::from_millis(ms)), &AbortFlag::default())
-    }
-
-    fn ranks<R: Send>(n: u32, body: impl Fn(u32, Channel) -> R + Sync) -> Vec<R> {
-        let hub = listen(Some(&Filter::parse("test", "lo")), Family::V4).unwrap();
-        let addresses = hub.addresses.clone();
-        let (body, hub, addresses) = (&body, &hub, &addresses);
+    fn ranks<R: Send>(
+        (nranks, fan_out): (u32, u32),
+        body: impl Fn(u32, Channel) -> R + Sync,
+    ) -> Vec<R> {
+        let ids = [id()];
+        let (body, ids) = (&body, &ids);
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..n)
+            let threads: Vec<_> = (0..nranks)
                 .map(|rank| {
                     scope.spawn(move || {
-                        let abort = AbortFlag::default();
-                        let limit = Patience::starting_now(Some(Duration::from_secs(10)), &abort);
-                        let mut channel = if rank == 0 {
-                            Channel::accept(hub, &SECRET, n, &limit).unwrap()
-                        } else {
-                            Channel::join(addresses, &SECRET, rank, n, &limit).unwrap()
-                        };
-                        channel.set_names((0..n).map(|r| format!("pid {r}")).collect());
+                        let tree = Tree { nranks, fan_out };
+                        let mut channel = arrive(ids, tree, rank, &patience(20_000)).unwrap();
+                        channel.set_names(|rank| format!("pid {rank}"));
+                        // No rank dies before all are here.
+                        channel
+                            .allgather("a start", b"", &patience(20_000))
+                            .unwrap();
                         body(rank, channel)
                     })
                 })
@@ -677,163 +937,351 @@ mod tests {
         })
     }
 
+    /// A star, a chain, and trees whose ranks are a leaf, an inner one and the top.
+    fn shapes_and_ranks() -> impl Iterator<Item = ((u32, u32), u32)> {
+        SHAPES
+            .into_iter()
+            .flat_map(|(n, f)| [0, 1, n / 2, n - 1].map(|rank| ((n, f), rank)))
+    }
+
     #[test]
     fn allgather_gives_every_payload_in_rank_order() {
-        for n in [1, 2, 5, 17] {
-            let all = ranks(n, |rank, mut channel| {
-                for round in 0..50u32 {
+        for shape in [(1, 1), (2, 128), (17, 128), (17, 2), (6, 1), (60, 4)] {
+            ranks(shape, |rank, mut channel| {
+                for round in 0..20u32 {
                     let own = vec![rank as u8; (rank + round) as usize];
-                    let parts = channel.allgather("a test", &own, &patience(5000)).unwrap();
-                    for (r, part) in parts.iter().enumerate() {
-                        assert_eq!(*part, vec![r as u8; r + round as usize]);
+                    let parts = channel
+                        .allgather("a test", &own, &patience(20_000))
+                        .unwrap();
+                    assert_eq!(parts.present(), shape.0 as usize);
+                    for (r, part) in parts.all().enumerate() {
+                        assert_eq!(part, vec![r as u8; r + round as usize]);
                     }
                 }
-                true
             });
-            assert_eq!(all.len(), n as usize);
         }
+    }
+
+    #[test]
+    fn large_payloads_do_not_block_the_tree() {
+        // More than the sockets hold, on the way up and down.
+        ranks((7, 2), |rank, mut channel| {
+            let own: Vec<u8> = (0..1u32 << 20).map(|i| (i ^ rank) as u8).collect();
+            let parts = channel
+                .allgather("a test", &own, &patience(60_000))
+                .unwrap();
+            for (r, part) in parts.all().enumerate() {
+                assert!(part.len() == own.len() && part[5] == 5 ^ r as u8);
+            }
+        });
+    }
+
+    /// An exchange to which one rank does not come before all others have given up.
+    fn without(shape: (u32, u32), late: u32) -> Vec<Option<Error>> {
+        let waiting = AtomicU32::new(shape.0 - 1);
+        ranks(shape, |rank, mut channel| {
+            if rank == late {
+                while waiting.load(Relaxed) > 0 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                return None;
+            }
+            let end = channel.allgather("the vote", b"x", &patience(200));
+            waiting.fetch_sub(1, Relaxed);
+            Some(end.unwrap_err())
+        })
     }
 
     #[test]
     fn a_late_rank_is_named_on_all_others() {
-        let ends = ranks(3, |rank, mut channel| {
-            if rank == 2 {
-                std::thread::sleep(Duration::from_millis(900));
-                return None;
-            }
-            Some(
-                channel
-                    .allgather("the vote", b"x", &patience(200))
-                    .unwrap_err(),
-            )
-        });
-        for error in ends.into_iter().flatten() {
-            assert_eq!(error.code(), Code::Timeout);
-            assert!(
-                error.text().contains("the vote; missing: rank 2 of 3"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn ranks_that_have_connected_hear_of_one_that_never_does() {
-        let filter = Filter::parse("test", "lo");
-        let hub = listen(Some(&filter), Family::Any).unwrap();
-        let errors = std::thread::scope(|scope| {
-            let near = scope.spawn(|| Channel::accept(&hub, &SECRET, 3, &patience(200)).map(drop));
-            let far = scope.spawn(|| {
-                let joined = Channel::join(&hub.addresses, &SECRET, 1, 3, &patience(5000));
-                let facts = joined.unwrap().allgather("facts", b"x", &patience(5000));
-                facts.map(drop)
-            });
-            [near.join().unwrap(), far.join().unwrap()]
-        });
-        for error in errors {
-            let error = error.unwrap_err();
-            assert_eq!(error.code(), Code::Timeout, "{error}");
-            assert!(error.text().contains("missing: rank 2 of 3"), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_late_hub_is_named() {
-        let ends = ranks(2, |rank, mut channel| {
-            if rank == 0 {
-                std::thread::sleep(Duration::from_millis(900));
-                return None;
-            }
-            Some(
-                channel
-                    .allgather("the vote", b"x", &patience(100))
-                    .unwrap_err(),
-            )
-        });
-        assert!(
-            ends[1]
-                .as_ref()
-                .unwrap()
-                .text()
-                .contains("rank 0 (pid 0) did not answer")
-        );
-    }
-
-    #[test]
-    fn a_dead_rank_ends_the_exchange_on_all_ranks_with_its_name() {
-        for dead in [1, 2] {
-            let ends = ranks(3, |rank, mut channel| {
-                if rank == dead {
-                    return None;
-                }
-                Some(
-                    channel
-                        .allgather("the vote", b"x", &patience(5000))
-                        .unwrap_err(),
-                )
-            });
-            for error in ends.into_iter().flatten() {
-                assert_eq!(error.code(), Code::RemoteError);
+        for (shape, late) in shapes_and_ranks() {
+            for error in without(shape, late).into_iter().flatten() {
+                let text = error.text();
+                assert_eq!(error.code(), Code::Timeout, "{shape:?} {late}: {text}");
+                let named = format!("during the vote; missing: rank {late} of {}", shape.0);
+                // Those below it hear nobody else.
+                let unanswered = format!("rank {late} (pid {late}) did not answer");
                 assert!(
-                    error.text().contains(&format!("rank {dead} (pid {dead})")),
-                    "{error}"
+                    text.contains(&named) || text.contains(&unanswered),
+                    "{shape:?} {late}: {text}"
                 );
             }
         }
     }
 
     #[test]
-    fn a_fatal_payload_ends_the_exchange_although_others_are_not_ready() {
-        let started = Instant::now();
-        let ends = ranks(3, |rank, mut channel| {
-            let mut ready = || (rank == 1).then(|| b"bad".to_vec());
-            let parts = channel
-                .allgather_when("the init", &mut ready, &|p| p == b"bad", &patience(5000))
-                .unwrap();
-            let next = channel
-                .allgather("the next", &[rank as u8], &patience(5000))
-                .unwrap();
-            assert_eq!(next, vec![vec![0], vec![1], vec![2]]);
-            parts
-        });
-        for parts in ends {
-            assert_eq!(parts, vec![None, Some(b"bad".to_vec()), None]);
+    fn ranks_below_a_late_one_are_not_called_missing() {
+        let ends = without((7, 2), 1);
+        for rank in [0, 4, 5, 6] {
+            let text = ends[rank].as_ref().unwrap().text();
+            assert!(
+                text.contains("missing: rank 1 of 7 (rank 2, 3 would be heard through it)"),
+                "{text}"
+            );
         }
-        assert!(started.elapsed() < Duration::from_secs(3));
+    }
+
+    #[test]
+    fn a_dead_rank_ends_the_exchange_on_all_ranks_with_its_name() {
+        for (shape, dead) in shapes_and_ranks() {
+            let started = Instant::now();
+            let ends = ranks(shape, |rank, mut channel| {
+                if rank == dead {
+                    return None;
+                }
+                Some(
+                    channel
+                        .allgather("the vote", b"x", &patience(20_000))
+                        .unwrap_err(),
+                )
+            });
+            let texts: Vec<String> = ends.into_iter().flatten().map(|e| e.to_string()).collect();
+            for text in &texts {
+                assert!(
+                    text.contains(&format!("rank {dead} (pid {dead}) closed")),
+                    "{shape:?} {dead}: {text}"
+                );
+            }
+            texts.windows(2).for_each(|two| assert_eq!(two[0], two[1]));
+            assert!(started.elapsed() < Duration::from_secs(10));
+        }
+    }
+
+    #[test]
+    fn those_cut_off_by_a_dead_rank_are_listed() {
+        let ends = ranks((7, 2), |rank, mut channel| {
+            (rank != 4).then(|| {
+                channel
+                    .allgather("the vote", b"x", &patience(20_000))
+                    .unwrap_err()
+            })
+        });
+        for error in ends.into_iter().flatten() {
+            let text = error.text();
+            assert!(
+                text.contains("(rank 5, 6 reached the others through it)"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn two_dead_ranks_give_one_verdict_where_the_tree_is_whole() {
+        // Leaves of different parents: each parent finds another one first.
+        let dead = [3, 6];
+        let ends = ranks((7, 2), |rank, mut channel| {
+            if dead.contains(&rank) {
+                return None;
+            }
+            Some(
+                channel
+                    .allgather("the vote", b"x", &patience(20_000))
+                    .unwrap_err(),
+            )
+        });
+        let texts: Vec<String> = ends.into_iter().flatten().map(|e| e.to_string()).collect();
+        assert_eq!(texts.len(), 5);
+        texts.windows(2).for_each(|two| assert_eq!(two[0], two[1]));
+    }
+
+    #[test]
+    fn a_rank_that_makes_another_call_is_the_same_error_everywhere() {
+        for (shape, odd) in shapes_and_ranks() {
+            let ends = ranks(shape, |rank, mut channel| {
+                let phase = if rank == odd { "a split" } else { "a vote" };
+                channel
+                    .allgather(phase, b"x", &patience(20_000))
+                    .unwrap_err()
+            });
+            let nobody = ends[0].text().to_owned();
+            for error in ends {
+                assert_eq!(error.code(), Code::InvalidUsage);
+                let text = error.text();
+                assert!(
+                    text.contains("is at a split") && text.contains(&format!("rank {odd} (pid")),
+                    "{shape:?} {odd}: {text}"
+                );
+                assert_eq!(text, nobody);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_that_has_left_ends_the_next_exchange() {
+        for (shape, gone) in shapes_and_ranks() {
+            let ends = ranks(shape, |rank, mut channel| {
+                if rank == gone {
+                    channel.leave();
+                    return None;
+                }
+                Some(
+                    channel
+                        .allgather("the vote", b"x", &patience(20_000))
+                        .unwrap_err(),
+                )
+            });
+            for error in ends.into_iter().flatten() {
+                assert_eq!(error.code(), Code::RemoteError);
+                let text = error.text();
+                let who = format!("rank {gone} (pid {gone}) has left");
+                assert!(text.contains(&who), "{shape:?} {gone}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_abort_ends_the_exchange_of_all() {
+        for (shape, aborting) in shapes_and_ranks() {
+            let absent = (aborting + 1) % shape.0;
+            let ends = ranks(shape, |rank, mut channel| {
+                if rank == absent {
+                    // Comes when it is over, and hears it then.
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+                let abort = AbortFlag::default();
+                let limit = Patience::starting_now(Some(Duration::from_secs(20)), &abort);
+                if rank == aborting {
+                    abort.set();
+                }
+                channel.allgather("the vote", b"x", &limit).unwrap_err()
+            });
+            let who = format!("rank {aborting} (pid {aborting}) was aborted during the vote");
+            for (rank, error) in ends.into_iter().enumerate() {
+                let text = error.text();
+                if rank == aborting as usize {
+                    assert_eq!(error.code(), Code::Aborted);
+                } else {
+                    assert!(text.contains(&who), "{shape:?} {aborting} {rank}: {text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_fatal_payload_ends_the_exchange_although_others_are_not_ready() {
+        for (shape, bad) in shapes_and_ranks() {
+            let started = Instant::now();
+            ranks(shape, |rank, mut channel| {
+                let mut ready = || (rank == bad).then(|| b"bad".to_vec());
+                let limit = patience(20_000);
+                let parts = channel
+                    .allgather_when("the init", &mut ready, &|p| p == b"bad", &limit)
+                    .unwrap();
+                assert_eq!(parts.present(), 1);
+                assert_eq!(parts.get(bad as usize), Some(&b"bad"[..]));
+                let next = channel
+                    .allgather("the next", &[rank as u8], &limit)
+                    .unwrap();
+                assert!((0..shape.0 as usize).all(|r| next.of(r) == [r as u8]));
+            });
+            assert!(started.elapsed() < Duration::from_secs(10));
+        }
     }
 
     #[test]
     fn look_tells_goodbye_from_death_and_hears_an_abort() {
-        let ends = ranks(4, |rank, mut channel| {
-            match rank {
-                1 => {
+        // In the tree, leaves of different parents, so that each piece of news crosses it.
+        for (shape, left, dead, aborting) in [((4, 128), 1, 2, 3), ((14, 3), 3, 7, 12)] {
+            let ends = ranks(shape, |rank, mut channel| {
+                if rank == left {
                     channel.leave();
                     return None;
                 }
-                2 => return None,
-                _ => {}
-            }
-            let until = Instant::now() + Duration::from_secs(5);
-            while *channel.peer(1) == Peer::Here || *channel.peer(2) == Peer::Here {
-                channel.look().unwrap();
-                assert!(Instant::now() < until);
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            let found = (channel.peer(1).clone(), channel.peer(2).clone());
-            if rank == 3 {
-                channel.announce_abort("");
-            }
-            let error = loop {
-                match channel.look() {
-                    Err(error) => break Some(error),
-                    Ok(()) if rank == 3 => break None,
-                    Ok(()) => std::thread::sleep(Duration::from_millis(5)),
+                if rank == dead {
+                    return None;
                 }
-            };
-            Some((found, error))
+                let until = Instant::now() + Duration::from_secs(20);
+                while *channel.peer(left) == Peer::Here || *channel.peer(dead) == Peer::Here {
+                    channel.look().unwrap();
+                    assert!(Instant::now() < until);
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                let found = (channel.peer(left).clone(), channel.peer(dead).clone());
+                if rank == aborting {
+                    // What one has heard, another may still have to.
+                    std::thread::sleep(Duration::from_millis(300));
+                    channel.announce_abort("");
+                    return Some((found, None));
+                }
+                loop {
+                    match channel.look() {
+                        Err(error) => break Some((found, Some(error))),
+                        Ok(()) => std::thread::sleep(Duration::from_millis(2)),
+                    }
+                    assert!(Instant::now() < until);
+                }
+            });
+            let who = format!("rank {dead} (pid {dead})");
+            let abort = format!("rank {aborting} (pid {aborting}) aborted");
+            for (found, error) in ends.into_iter().flatten() {
+                assert_eq!(found.0, Peer::Left);
+                assert!(matches!(found.1, Peer::Dead(text) if text.contains(&who)));
+                assert!(error.is_none_or(|e| e.text().contains(&abort)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_while_a_rank_looks_is_kept_for_its_next_exchange() {
+        ranks((7, 2), |rank, mut channel| {
+            if rank % 2 == 1 {
+                for _ in 0..50 {
+                    channel.look().unwrap();
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+            let parts = channel
+                .allgather("a test", &[rank as u8], &patience(20_000))
+                .unwrap();
+            assert!((0..7).all(|r| parts.of(r) == [r as u8]));
         });
-        let (found, error) = ends[0].clone().unwrap();
-        assert_eq!(found.0, Peer::Left);
-        assert!(matches!(found.1, Peer::Dead(text) if text.contains("rank 2 (pid 2)")));
-        assert!(error.unwrap().text().contains("rank 3 (pid 3) aborted"));
+    }
+
+    #[test]
+    fn in_random_trees_all_survivors_end_alike_whatever_one_rank_does() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = move |below: u32| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            (seed % u64::from(below)) as u32
+        };
+        for _ in 0..24 {
+            let nranks = 2 + next(30);
+            let shape = (nranks, 1 + next(5));
+            let (odd, how) = (next(nranks), next(4));
+            let ends = ranks(shape, |rank, mut channel| {
+                let phase = match (rank == odd, how) {
+                    (true, 0) => return None,
+                    (true, 1) => {
+                        channel.leave();
+                        return None;
+                    }
+                    (true, 2) => "another call",
+                    (true, _) => {
+                        channel.announce_abort("");
+                        return None;
+                    }
+                    (false, _) => "the vote",
+                };
+                let error = channel
+                    .allgather(phase, b"x", &patience(20_000))
+                    .unwrap_err();
+                // It stays that way.
+                let again = channel
+                    .allgather("again", b"x", &patience(20_000))
+                    .unwrap_err();
+                assert_eq!(again.text(), error.text());
+                Some(error)
+            });
+            let name = format!("rank {odd} (pid {odd})");
+            for error in ends.into_iter().flatten() {
+                assert!(
+                    error.text().contains(&name),
+                    "{shape:?} {odd} {how}: {error}"
+                );
+                assert_ne!(error.code(), Code::Timeout);
+            }
+        }
     }
 }

@@ -57,7 +57,8 @@ impl Patience {
     /// Waits at most `limit` from now (`None`: for ever).
     pub(crate) fn starting_now(limit: Option<Duration>, abort: &AbortFlag) -> Patience {
         Patience {
-            deadline: limit.map(|l| Instant::now() + l),
+            // Later than the clock can say is never.
+            deadline: limit.and_then(|l| Instant::now().checked_add(l)),
             abort: abort.clone(),
             watch: None,
         }
@@ -72,7 +73,7 @@ impl Patience {
     /// The same limits, but at least `grace` more than is left now.
     pub(crate) fn with_grace(&self, grace: Duration) -> Patience {
         Patience {
-            deadline: self.deadline.map(|d| d + grace),
+            deadline: self.deadline.and_then(|d| d.checked_add(grace)),
             ..self.clone()
         }
     }

@@ -4,13 +4,18 @@
 
 use super::patience::{Impatience, Patience};
 use crate::sys::fork;
-use crate::sys::net::{PollEntry, above_standard, keep_alive, poll};
+use crate::sys::net::{PollEntry, above_standard, keep_alive, poll, poll_one, start_connect};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// No frame of ours is longer; a length beyond it ends the connection.
 pub(crate) const MAX_BODY: usize = 64 << 20;
+/// Nor is the first one of a connection, before we know whose it is.
+pub(crate) const MAX_FIRST_BODY: usize = 4 << 10;
 const HEADER: usize = 12;
 
 /// What a frame is about.
@@ -19,7 +24,7 @@ const HEADER: usize = 12;
 pub(crate) enum Kind {
     /// First frame of a rank to a rendezvous.
     Hello = 1,
-    /// Rendezvous to all: everybody is here, and where the hub listens.
+    /// Rendezvous to a rank: where its parent listens; or, without addresses, that all are here.
     Table = 2,
     /// A fault that concerns the receiver: code and text.
     Fail = 3,
@@ -27,11 +32,11 @@ pub(crate) enum Kind {
     Query = 4,
     /// Rendezvous to rank: the missing ranks, as text.
     Missing = 5,
-    /// First frame of a rank to the hub.
+    /// First frame of a rank to its parent; to the rendezvous: it is connected to its parent.
     Join = 6,
-    /// A rank's part of an exchange.
+    /// Payloads of an exchange, on their way to rank 0.
     Part = 7,
-    /// The hub's result of an exchange.
+    /// The result of an exchange, on its way from rank 0.
     Whole = 8,
     /// The communicator was aborted.
     Abort = 9,
@@ -43,6 +48,10 @@ pub(crate) enum Kind {
     Cancel = 12,
     /// Rendezvous to rank: it is counted.
     Welcome = 13,
+    /// Rendezvous to rank: too many wait here; come again after so many milliseconds.
+    Later = 14,
+    /// Sent now and then by ranks that watch each other: it is alive.
+    Beat = 15,
 }
 
 impl Kind {
@@ -50,7 +59,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Table, Fail, Query, Missing, Join, Part, Whole, Abort, Bye, Dead, Cancel,
-            Welcome,
+            Welcome, Later, Beat,
         ]
         .into_iter()
         .find(|k| *k as u8 == raw)
@@ -83,6 +92,13 @@ pub(crate) enum WireError {
 pub(crate) struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
+    /// The longest body that the other side may send.
+    limit: usize,
+    /// Frames that the other side has not taken yet, and how much of the first it has.
+    unsent: VecDeque<Arc<[u8]>>,
+    taken: usize,
+    /// When something came last.
+    heard: Instant,
     /// Set when the other side has closed; frames received before still count.
     closed: bool,
     fork_generation: u32,
@@ -107,9 +123,50 @@ impl Connection {
         Ok(Connection {
             stream,
             received: Vec::new(),
+            limit: MAX_BODY,
+            unsent: VecDeque::new(),
+            taken: 0,
+            heard: Instant::now(),
             closed: false,
             fork_generation: fork::generation(),
         })
+    }
+
+    /// Connects within the limit and the patience; an abort ends the wait too.
+    pub(crate) fn connect(
+        address: &SocketAddr,
+        limit: Duration,
+        patience: &Patience,
+    ) -> std::io::Result<Connection> {
+        let until = Instant::now() + limit;
+        let stream = start_connect(address)?;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let slice = patience.slice().unwrap_or_default().min(left);
+            if slice.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            if poll_one(stream.as_raw_fd(), libc::POLLOUT, slice) {
+                break;
+            }
+        }
+        match stream.take_error()? {
+            Some(error) => Err(error),
+            None => Connection::new(stream),
+        }
+    }
+
+    /// As [`Connection::new`], for one that anybody may have made: until [`Connection::trust`] it may
+    /// send little.
+    pub(crate) fn of_stranger(stream: TcpStream) -> std::io::Result<Connection> {
+        let mut connection = Connection::new(stream)?;
+        connection.limit = MAX_FIRST_BODY;
+        Ok(connection)
+    }
+
+    /// The other side has proved that it belongs here.
+    pub(crate) fn trust(&mut self) {
+        self.limit = MAX_BODY;
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -124,37 +181,61 @@ impl Connection {
         body: &[u8],
         patience: &Patience,
     ) -> Result<(), WireError> {
-        let mut bytes = Vec::with_capacity(HEADER + body.len());
-        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&[kind as u8, 0, 0, 0]);
-        bytes.extend_from_slice(&tag.to_le_bytes());
-        bytes.extend_from_slice(body);
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            match self.stream.write(rest) {
-                Ok(sent) => rest = &rest[sent..],
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    let slice = patience.slice().map_err(WireError::Impatient)?;
-                    let mut entry = PollEntry::read(self.fd());
-                    entry.want_write = true;
-                    poll(&mut [entry], slice);
-                }
-                Err(e)
-                    if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
-                {
-                    return Err(WireError::Closed);
-                }
-                Err(e) => return Err(WireError::Io(e)),
-            }
+        self.post(encode_frame(kind, tag, body))?;
+        while !self.flush()? {
+            let slice = patience.slice().map_err(WireError::Impatient)?;
+            poll(&mut [PollEntry::write(self.fd())], slice);
         }
         Ok(())
+    }
+
+    /// Sends a frame of [`encode_frame`] without waiting; what the other side does not take now
+    /// goes with [`Connection::flush`].
+    pub(crate) fn post(&mut self, frame: Arc<[u8]>) -> Result<(), WireError> {
+        self.unsent.push_back(frame);
+        self.flush().map(drop)
+    }
+
+    /// Sends what was posted, as far as it goes without waiting. `true`: nothing is left.
+    pub(crate) fn flush(&mut self) -> Result<bool, WireError> {
+        while let Some(frame) = self.unsent.front() {
+            match self.stream.write(&frame[self.taken..]) {
+                Ok(sent) => {
+                    self.taken += sent;
+                    if self.taken == frame.len() {
+                        self.taken = 0;
+                        self.unsent.pop_front();
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(e) => {
+                    // Nothing can be sent any more.
+                    self.unsent.clear();
+                    self.taken = 0;
+                    return Err(match e.kind() {
+                        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => WireError::Closed,
+                        _ => WireError::Io(e),
+                    });
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether something posted has not been taken yet.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Whether [`Connection::try_receive`] may have something to say although nothing new came.
+    pub(crate) fn has_received(&self) -> bool {
+        self.closed || !self.received.is_empty()
     }
 
     /// The next complete frame, if one is here. Frames that arrived before the other side closed
     /// come first, then [`WireError::Closed`].
     pub(crate) fn try_receive(&mut self) -> Result<Option<Frame>, WireError> {
-        let mut buffer = [0u8; 16 << 10];
         loop {
             if let Some(frame) = self.take_frame()? {
                 return Ok(Some(frame));
@@ -162,15 +243,43 @@ impl Connection {
             if self.closed {
                 return Err(WireError::Closed);
             }
+            if !self.pull()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Takes some of what came from the kernel. `false`: nothing did.
+    fn pull(&mut self) -> Result<bool, WireError> {
+        let mut buffer = [0u8; 16 << 10];
+        loop {
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.closed = true,
-                Ok(got) => self.received.extend_from_slice(&buffer[..got]),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Ok(got) => {
+                    self.received.extend_from_slice(&buffer[..got]);
+                    self.heard = Instant::now();
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => self.closed = true,
                 Err(e) => return Err(WireError::Io(e)),
             }
+            return Ok(true);
         }
+    }
+
+    /// How long nothing has come.
+    pub(crate) fn silent_for(&mut self) -> Duration {
+        // Something may be here that nobody has looked at. What is wrong is found by who reads.
+        if !self.closed && self.received.len() < MAX_FIRST_BODY {
+            let _ = self.pull();
+        }
+        self.heard.elapsed()
+    }
+
+    /// Counts the silence from now.
+    pub(crate) fn excuse(&mut self) {
+        self.heard = Instant::now();
     }
 
     fn take_frame(&mut self) -> Result<Option<Frame>, WireError> {
@@ -180,15 +289,22 @@ impl Connection {
         let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
         let tag = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
         let kind = Kind::from_raw(header[4]).filter(|_| header[5..8] == [0, 0, 0]);
-        let Some(kind) = kind.filter(|_| length <= MAX_BODY) else {
+        let Some(kind) = kind.filter(|_| length <= self.limit) else {
             return Err(WireError::Garbage);
         };
         if self.received.len() < HEADER + length {
             return Ok(None);
         }
-        let rest = self.received.split_off(HEADER + length);
-        let mut body = std::mem::replace(&mut self.received, rest);
-        body.drain(..HEADER);
+        let body = if self.received.len() == HEADER + length {
+            let mut whole = std::mem::take(&mut self.received);
+            whole.drain(..HEADER);
+            whole
+        } else {
+            // Not the rest anew for each of many small ones.
+            let body = self.received[HEADER..][..length].to_vec();
+            self.received.drain(..HEADER + length);
+            body
+        };
         Ok(Some(Frame { kind, tag, body }))
     }
 
@@ -202,6 +318,16 @@ impl Connection {
             poll(&mut [PollEntry::read(self.fd())], slice);
         }
     }
+}
+
+/// A frame as it goes over the wire.
+pub(crate) fn encode_frame(kind: Kind, tag: u32, body: &[u8]) -> Arc<[u8]> {
+    let mut bytes = Vec::with_capacity(HEADER + body.len());
+    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&[kind as u8, 0, 0, 0]);
+    bytes.extend_from_slice(&tag.to_le_bytes());
+    bytes.extend_from_slice(body);
+    bytes.into()
 }
 
 /// Writes the parts of a message body.
@@ -267,15 +393,21 @@ pub(crate) fn encode_error(error: &crate::Error) -> Vec<u8> {
     writer.0
 }
 
+/// The code that another rank gave its error. "In progress" is no error, and would make a caller wait
+/// for nothing.
+pub(crate) fn remote_code(raw: u32) -> crate::Code {
+    crate::Code::from_raw(raw as i32)
+        .filter(|code| *code != crate::Code::InProgress)
+        .unwrap_or(crate::Code::RemoteError)
+}
+
 /// See [`encode_error`].
 pub(crate) fn decode_error(body: &[u8]) -> crate::Error {
     let mut reader = Reader(body);
-    let code = reader
-        .u32()
-        .and_then(|raw| crate::Code::from_raw(raw as i32));
+    let code = reader.u32();
     let text = reader.text();
     crate::Error::new(
-        code.unwrap_or(crate::Code::RemoteError),
+        code.map_or(crate::Code::RemoteError, remote_code),
         text.unwrap_or_else(|| String::from("another rank failed without a text")),
     )
 }
@@ -285,7 +417,6 @@ mod tests {
     use super::*;
     use crate::control::patience::AbortFlag;
     use std::net::TcpListener;
-    use std::time::Duration;
 
     fn pair() -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

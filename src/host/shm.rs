@@ -77,7 +77,7 @@ impl ShmEngine {
         let map = Map::new(segment, ranks)?;
         let cpus = cpu::allowed();
         for (word, bits) in cpus.into_iter().enumerate() {
-            map.cpus(rank as usize, word).store(bits, Relaxed);
+            map.cpus(word).fetch_or(bits, Relaxed);
         }
         Ok(ShmEngine {
             map,
@@ -93,12 +93,10 @@ impl ShmEngine {
         })
     }
 
-    /// Decides whether waits spin, once all ranks have said where they may run: they may be bound to
-    /// a core each, or all to the same one.
-    fn choose_wait(&self) {
-        let cpus: [u64; CPU_WORDS] = std::array::from_fn(|word| {
-            (0..self.ranks).fold(0, |all, rank| all | self.map.cpus(rank, word).load(Relaxed))
-        });
+    /// Decides whether waits spin, once all ranks have attached and so have said where they may run:
+    /// they may be bound to a core each, or all to the same one. The first collective does it, too.
+    pub(crate) fn choose_wait(&self) {
+        let cpus: [u64; CPU_WORDS] = std::array::from_fn(|word| self.map.cpus(word).load(Relaxed));
         let enough = cpu::count(&cpus) >= self.ranks && self.quota.is_none_or(|n| n >= self.ranks);
         self.spins.store(enough, Relaxed);
     }
@@ -163,7 +161,7 @@ fn check_ranks(ranks: u32) -> Result<()> {
     }
     if ranks as usize > MAX_LOCAL_RANKS {
         return Err(Error::not_supported(format!(
-            "{ranks} ranks on one host, but the shared-memory engine serves at most {MAX_LOCAL_RANKS}"
+            "{ranks} ranks on one machine, but the host tier serves at most {MAX_LOCAL_RANKS} there"
         )));
     }
     Ok(())

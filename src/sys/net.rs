@@ -1,6 +1,6 @@
 //! Sockets beyond the standard library: poll, interfaces, keepalive.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -38,9 +38,56 @@ pub(crate) fn listen(address: IpAddr) -> std::io::Result<TcpListener> {
     above_standard(listener.into()).map(TcpListener::from)
 }
 
+/// Begins to connect, without waiting. The socket is writable when that has succeeded or failed, and
+/// its error says which.
+pub(crate) fn start_connect(address: &SocketAddr) -> std::io::Result<TcpStream> {
+    let family = match address {
+        SocketAddr::V4(_) => libc::AF_INET,
+        SocketAddr::V6(_) => libc::AF_INET6,
+    };
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the call takes integers and returns a new descriptor or -1.
+    let fd = unsafe { libc::socket(family, kind, 0) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor, and nobody else owns it.
+    let fd = above_standard(unsafe { OwnedFd::from_raw_fd(fd) })?;
+    // SAFETY: zeros are a valid value of this struct of numbers.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let storage_at = &raw mut storage;
+    let length = match address {
+        SocketAddr::V4(v4) => {
+            // SAFETY: a sockaddr_storage has the size and alignment of every address.
+            let to = unsafe { &mut *storage_at.cast::<libc::sockaddr_in>() };
+            to.sin_family = libc::AF_INET as libc::sa_family_t;
+            to.sin_port = v4.port().to_be();
+            to.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            // SAFETY: as above.
+            let to = unsafe { &mut *storage_at.cast::<libc::sockaddr_in6>() };
+            to.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            to.sin6_port = v6.port().to_be();
+            to.sin6_addr.s6_addr = v6.ip().octets();
+            to.sin6_scope_id = v6.scope_id();
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    // SAFETY: the address lives in `storage`, and is as long as `length` says.
+    let result = unsafe { libc::connect(fd.as_raw_fd(), storage_at.cast(), length as _) };
+    let error = std::io::Error::last_os_error();
+    if result != 0 && !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) {
+        return Err(error);
+    }
+    Ok(TcpStream::from(fd))
+}
+
 /// One descriptor to wait for and what became of it.
 pub(crate) struct PollEntry {
     pub fd: RawFd,
+    pub want_read: bool,
     pub want_write: bool,
     pub readable: bool,
     pub writable: bool,
@@ -51,9 +98,19 @@ impl PollEntry {
     pub(crate) fn read(fd: RawFd) -> PollEntry {
         PollEntry {
             fd,
+            want_read: true,
             want_write: false,
             readable: false,
             writable: false,
+        }
+    }
+
+    /// Waits until something can be written.
+    pub(crate) fn write(fd: RawFd) -> PollEntry {
+        PollEntry {
+            want_read: false,
+            want_write: true,
+            ..PollEntry::read(fd)
         }
     }
 }
@@ -65,7 +122,8 @@ pub(crate) fn poll(entries: &mut [PollEntry], timeout: Duration) {
         .iter()
         .map(|e| libc::pollfd {
             fd: e.fd,
-            events: libc::POLLIN | if e.want_write { libc::POLLOUT } else { 0 },
+            events: if e.want_read { libc::POLLIN } else { 0 }
+                | if e.want_write { libc::POLLOUT } else { 0 },
             revents: 0,
         })
         .collect();
@@ -90,6 +148,29 @@ pub(crate) fn poll_one(fd: RawFd, events: libc::c_short, timeout: Duration) -> b
     let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
     // SAFETY: one entry, as the count says.
     unsafe { libc::poll(&mut entry, 1, ms) > 0 }
+}
+
+/// What to say when a call has found no free descriptor: which limit that was. `None`: another error.
+pub(crate) fn out_of_descriptors(error: &std::io::Error) -> Option<String> {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => {
+            let mut limit = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            // SAFETY: the out-pointer is a live local.
+            unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+            Some(format!(
+                "this process may have {} open files at once (ulimit -n; up to {} without more \
+                 rights) and has as many",
+                limit.rlim_cur, limit.rlim_max
+            ))
+        }
+        Some(libc::ENFILE) => Some(String::from(
+            "this machine has as many open files as it may have (sysctl fs.file-max)",
+        )),
+        _ => None,
+    }
 }
 
 /// Makes a dead or unreachable host visible on an otherwise silent connection.

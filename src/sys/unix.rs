@@ -195,6 +195,15 @@ pub(crate) fn recv_fd(socket: BorrowedFd<'_>, deadline: Instant) -> Result<Owned
     })
 }
 
+/// Whether something can be read, or the other side has closed, before the deadline.
+pub(crate) fn readable(stream: &UnixStream, deadline: Instant) -> Result<bool> {
+    match poll(stream.as_fd(), libc::POLLIN, deadline, "a unix socket") {
+        Ok(()) => Ok(true),
+        Err(error) if error.code() == Code::Timeout => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Reads exactly as many bytes as the buffer has.
 pub(crate) fn read_exact(stream: &UnixStream, buffer: &mut [u8], deadline: Instant) -> Result<()> {
     const WHAT: &str = "reading from a unix socket";

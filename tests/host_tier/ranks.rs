@@ -22,10 +22,10 @@ fn all_reduce_on_two_ranks_of_one_thread() {
     }
 }
 
-/// 1 to 64 ranks that are threads of one process, which arrive by one id.
+/// 1 to 150 ranks that are threads of one process, which arrive by one id; above 128 in a tree.
 #[test]
 fn threads_as_ranks() {
-    for n in [1, 2, 3, 5, 8, 16, 33, 64] {
+    for n in [1, 2, 3, 5, 8, 16, 33, 64, 150] {
         let id = UniqueId::new().unwrap();
         std::thread::scope(|scope| {
             for rank in 0..n {
@@ -38,6 +38,27 @@ fn threads_as_ranks() {
                         assert_eq!(sum(&comm, (rank + round) as f32), wanted);
                     }
                     comm.destroy().unwrap();
+                });
+            }
+        });
+    }
+}
+
+/// Several ids share the load of the rendezvous, whether the ranks are few or many.
+#[test]
+fn several_unique_ids() {
+    for n in [3, 150] {
+        let ids: Vec<_> = (0..3).map(|_| internal::get_unique_id().unwrap()).collect();
+        std::thread::scope(|scope| {
+            for rank in 0..n {
+                let ids = &ids;
+                scope.spawn(move || {
+                    let mut comm = 0;
+                    // SAFETY: the handle's place lives through the call, and no group is open.
+                    let made =
+                        unsafe { internal::comm_init_rank(&mut comm, n, ids, rank, &options()) };
+                    assert!(made.unwrap());
+                    internal::comm_destroy(comm).unwrap();
                 });
             }
         });

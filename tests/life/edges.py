@@ -229,7 +229,8 @@ def few_descriptors(_rank, _nranks, unique, nranks, *ids):
         top = max(int(name) for name in os.listdir("/proc/self/fd"))
         while lowest_free() < top:
             fillers.append(os.dup(2))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free() + spare, hard))
+        kept = lowest_free()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (kept + spare, hard))
         threads = [threading.Thread(target=body, args=(rank,)) for rank in range(nranks)]
         for thread in threads:
             thread.start()
@@ -245,6 +246,8 @@ def few_descriptors(_rank, _nranks, unique, nranks, *ids):
         # A rank may hear of it from the other, or only that this one never came.
         words = [result.words for result in results if result and result.code == f.SYSTEM]
         check(words and all("too many open" in text.lower() for text in words), spare, codes, results)
+        limit = f"may have {kept + spare} open files at once (ulimit -n"
+        check(all(limit in text for text in words), limit, results)
         check(all(code in (0, f.SYSTEM, f.REMOTE, f.TIMEOUT) for code in codes), spare, codes, results)
     check(0 < refused < len(ids), refused, "times refused")
 
@@ -282,6 +285,41 @@ def very_many_ranks_in_one_process_are_refused():
     # The number of what there can be, and no word of communicators that don't exist.
     check(set(re.findall(r"\d+", words)) - {str(VERY_MANY)} and "exist already" not in words, words)
     one.end(0, 30)
+
+
+@role
+def many_ranks_few_files(_rank, nranks, _unique):
+    """All ranks in this process, with files for some of their connections."""
+    unique = f.unique_id()
+    results = [None] * nranks
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1 + nranks, hard))
+
+    def body(rank):
+        try:
+            f.init(nranks, unique, rank)
+        except f.Failed as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(nranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    check(None not in results, results)
+    codes = {result.code for result in results}
+    check(codes <= {f.SYSTEM, f.REMOTE, f.TIMEOUT}, codes, results)
+    words = [result.words for result in results if "ulimit -n" in result.words]
+    check(any("open files at once" in text and "needs up to" in text for text in words), results)
+
+
+@scenario
+def ranks_without_files_for_their_connections_say_how_many_they_need():
+    """Above 128 ranks too, where a tree spreads the connections: the limit, and what a rank needs, in words."""
+    for nranks in (24, 140):
+        one = Process("many_ranks_few_files", 0, nranks, b"", env=limits(6))
+        one.end(0, 60)
 
 
 # ---- deadlines and the dead

@@ -26,10 +26,10 @@ def say(*words):
 class Process:
     """One running rank."""
 
-    def __init__(self, name, rank, nranks, unique, arguments=(), env=None, python=()):
+    def __init__(self, name, rank, nranks, unique, arguments=(), env=None, python=(), prefix=()):
         self.name = f"{name} {rank}"
         self.errors = tempfile.TemporaryFile()
-        command = [sys.executable, *python, os.path.abspath(sys.argv[0]), "--role", name, str(rank), str(nranks),
+        command = [*prefix, sys.executable, *python, os.path.abspath(sys.argv[0]), "--role", name, str(rank), str(nranks),
                    unique.hex(), *map(str, arguments)]
         full = dict(os.environ)
         full.update(env or {})

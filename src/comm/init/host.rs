@@ -1,20 +1,18 @@
 //! The host tier: shared memory for the ranks of one machine.
 
 use super::tiers::{init_vote, vote_code, vote_texts};
+use crate::bootstrap::local::Visitors;
 use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::Secret;
 use crate::comm::agree::{self, RankInfo};
 use crate::comm::{Backend, Comm};
 use crate::control::channel::Channel;
 use crate::control::patience::{Impatience, Patience};
-use crate::control::wire::{Reader, Writer};
+use crate::control::wire::{Reader, Writer, remote_code};
 use crate::error::{Code, Error, Result};
-use crate::host::op::{HostOp, WaitPolicy};
 use crate::host::shm::ShmEngine;
 use crate::sys::memory::Segment;
 use crate::sys::{process, unix};
-use crate::types::{DataType, OpKind, RedOp, Reduction};
-use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,6 +44,7 @@ pub(super) fn host(
     };
     // Rank 0 makes the segment and says under which name it can be had.
     let mut made = None;
+    let mut attached: Option<ShmEngine> = None;
     let mut offer: Result<Vec<u8>> = Ok(Vec::new());
     if comm.rank() == 0 {
         offer = (|| {
@@ -53,7 +52,9 @@ pub(super) fn host(
                 .map_err(|e| Error::system("the kernel gave no random bytes", e))?;
             let name = [&b"flagos-comm-"[..], &token].concat();
             let (segment, fd) = Segment::create(bytes)?;
-            made = Some((segment, fd, unix::listen(&name)?));
+            let listener = unix::listen(&name)?;
+            attached = Some(ShmEngine::attach(Arc::new(segment), 0, comm.nranks())?);
+            made = Some((fd, listener));
             Ok(name)
         })();
     }
@@ -65,35 +66,31 @@ pub(super) fn host(
             .bytes(error.text().as_bytes()),
     };
     let offers = channel.allgather("the offer of shared memory", &writer.0, patience)?;
-    let mut reader = Reader(&offers[0]);
+    let mut reader = Reader(offers.of(0));
     let offer_code = reader.u32().unwrap_or(Code::InternalError as u32);
     let name = reader.bytes().unwrap_or_default().to_vec();
     if offer_code != 0 {
-        *code = Code::from_raw(offer_code as i32).unwrap_or(Code::InternalError);
+        *code = remote_code(offer_code);
         return Ok(Err(format!("rank 0: {}", String::from_utf8_lossy(&name))));
     }
 
     let mut served = 1;
-    let mut attached: Option<ShmEngine> = None;
+    let mut visitors = Visitors::default();
     let mut ready = || {
         let result: Result<()> = (|| match &made {
-            Some((_, fd, listener)) => {
-                while served < comm.nranks() {
-                    match unix::accept(listener, Instant::now()) {
-                        Ok(stream) => {
-                            served += u32::from(hand_over(&stream, fd.as_fd(), secret)?);
-                        }
-                        Err(e) if e.code() == Code::Timeout => {
-                            return Err(Error::new(Code::InProgress, ""));
-                        }
-                        Err(e) => return Err(e),
-                    }
+            Some((fd, listener)) => {
+                for stream in visitors.admit(listener, secret, Instant::now())? {
+                    let until = Instant::now() + HAND_OVER_LIMIT;
+                    unix::send_fd(stream.as_fd(), fd.as_fd(), until)?;
+                    served += 1;
+                }
+                if served < comm.nranks() {
+                    return Err(Error::new(Code::InProgress, ""));
                 }
                 Ok(())
             }
             None => {
-                let limit = patience.left().unwrap_or(Duration::from_secs(120));
-                let segment = fetch(&name, secret, bytes, Instant::now() + limit)?;
+                let segment = fetch(&name, secret, bytes, patience)?;
                 attached = Some(ShmEngine::attach(
                     Arc::new(segment),
                     comm.rank(),
@@ -103,7 +100,8 @@ pub(super) fn host(
             }
         })();
         match &result {
-            Err(e) if e.code() == Code::InProgress => None,
+            // An abort or the deadline ends the exchange itself, on all ranks alike.
+            Err(e) if matches!(e.code(), Code::InProgress | Code::Aborted | Code::Timeout) => None,
             _ => Some(init_vote(&result)),
         }
     };
@@ -114,88 +112,51 @@ pub(super) fn host(
         patience,
     )?;
     let texts = vote_texts(&votes);
-    let failed = votes
-        .iter()
-        .flatten()
-        .map(|v| vote_code(v))
-        .find(|c| *c != 0);
+    let failed = votes.iter().flatten().map(vote_code).find(|c| *c != 0);
     if let Some(first) = failed {
-        *code = Code::from_raw(first as i32).unwrap_or(Code::InternalError);
+        *code = remote_code(first);
     }
     if let Some(reasons) = agree::reasons(infos, texts.iter().map(String::as_str)) {
         return Ok(Err(reasons));
     }
-    let engine = match (attached, made) {
-        (Some(engine), _) => engine,
-        (None, Some((segment, ..))) => {
-            ShmEngine::attach(Arc::new(segment), comm.rank(), comm.nranks())?
-        }
-        (None, None) => return Err(Error::internal("no segment after a good vote")),
-    };
-    // The first collective shows the engine on which processors the ranks may run.
-    let first = HostOp {
-        kind: OpKind::Barrier,
-        send: std::ptr::null(),
-        recv: std::ptr::null_mut(),
-        count: 0,
-        dtype: DataType::Int8,
-        reduction: Reduction::Builtin(RedOp::Sum),
-        root: 0,
-        vector: None,
-    };
-    // SAFETY: a barrier has no buffers.
-    unsafe { engine.run(&first, &InitWait(patience, RefCell::new(channel)))? };
+    let engine = attached.ok_or_else(|| Error::internal("no shared memory after a good vote"))?;
+    // All have attached: where each may run is known before the first collective.
+    engine.choose_wait();
     Ok(Ok(Backend::Host(Arc::new(engine))))
 }
 
-/// The wait of an init inside the engine: its limits, and the channel, which knows who has died.
-struct InitWait<'a>(&'a Patience, RefCell<&'a mut Channel>);
+/// How long rank 0 may need to be heard at all, and to pass a descriptor on.
+const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 
-impl WaitPolicy for InitWait<'_> {
-    fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
-        self.0.slice().map(drop).map_err(|end| {
-            let missing = rendezvous::ranks_text(waiting_for());
-            match end {
-                Impatience::Expired => Error::new(
-                    Code::Timeout,
-                    format!("timed out in the first barrier; missing: rank {missing}"),
-                ),
-                Impatience::Aborted => Error::new(Code::Aborted, "aborted in the first barrier"),
-            }
+/// Repeats a wait for another rank until it is over, in steps, so that an abort ends it.
+fn in_steps<T>(patience: &Patience, mut wait: impl FnMut(Instant) -> Result<T>) -> Result<T> {
+    loop {
+        let slice = patience.slice().map_err(|end| match end {
+            Impatience::Aborted => Error::new(Code::Aborted, "aborted in the sharing of memory"),
+            Impatience::Expired => Error::new(
+                Code::Timeout,
+                "rank 0 did not hand over the shared memory in time",
+            ),
         })?;
-        let mut channel = self.1.borrow_mut();
-        channel.look()?;
-        channel.first_dead()
+        match wait(Instant::now() + slice) {
+            Err(error) if error.code() == Code::Timeout => {}
+            other => return other,
+        }
     }
 }
 
-/// How long a connection to the segment's socket may take to prove that it belongs here.
-const PROOF_LIMIT: Duration = Duration::from_secs(5);
-
-/// Gives the segment to a connection that knows the secret; `false`: it does not.
-fn hand_over(
-    stream: &std::os::unix::net::UnixStream,
-    fd: std::os::fd::BorrowedFd<'_>,
-    secret: &Secret,
-) -> Result<bool> {
-    let deadline = Instant::now() + PROOF_LIMIT;
-    let mut proof = Secret::default();
-    if unix::read_exact(stream, &mut proof, deadline).is_err()
-        || !rendezvous::same_secret(&proof, secret)
-    {
-        log::debug!("a local connection without our secret was closed");
-        return Ok(false);
-    }
-    unix::send_fd(stream.as_fd(), fd, deadline)?;
-    Ok(true)
-}
-
-fn fetch(name: &[u8], secret: &Secret, bytes: usize, deadline: Instant) -> Result<Segment> {
+fn fetch(name: &[u8], secret: &Secret, bytes: usize, patience: &Patience) -> Result<Segment> {
     let hint = "shared memory can't be had from rank 0: the ranks may be in different network \
                 namespaces (containers)";
-    let stream = unix::connect(name, deadline.min(Instant::now() + PROOF_LIMIT))
-        .map_err(|e| e.context(hint))?;
-    unix::write_all(&stream, secret, deadline)?;
-    let fd = unix::recv_fd(stream.as_fd(), deadline)?;
+    let give_up = Instant::now() + HAND_OVER_LIMIT;
+    let stream = in_steps(patience, |until| {
+        unix::connect(name, until).map_err(|error| match Instant::now() < give_up {
+            true => error,
+            false => Error::new(Code::SystemError, error.text()),
+        })
+    });
+    let stream = stream.map_err(|e| e.context(hint))?;
+    unix::write_all(&stream, secret, Instant::now() + HAND_OVER_LIMIT)?;
+    let fd = in_steps(patience, |until| unix::recv_fd(stream.as_fd(), until))?;
     Segment::open(fd.as_fd(), bytes)
 }

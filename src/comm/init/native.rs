@@ -7,10 +7,10 @@ use super::turn::Turn;
 use super::{Spec, VendorParent};
 use crate::comm::agree::{self, ProbeVote, RankInfo, Verdict};
 use crate::comm::options::Options;
-use crate::comm::{Backend, Comm, Native, table};
+use crate::comm::{Backend, Comm, End, Native, table};
 use crate::control::channel::Channel;
 use crate::control::patience::Patience;
-use crate::control::wire::{Reader, Writer};
+use crate::control::wire::{Reader, Writer, remote_code};
 use crate::device::DeviceWord;
 use crate::error::{Code, Error, Result};
 use crate::load;
@@ -70,7 +70,15 @@ pub(super) fn native(
     code: &mut Code,
     opened: Result<&'static Library>,
 ) -> Result<std::result::Result<Backend, String>> {
-    let vote = probe(comm, spec, &opened)?;
+    // A failure of this rank alone is a vote too: the others wait for one.
+    let vote = probe(comm, spec, &opened).unwrap_or_else(|error| {
+        given(ProbeVote {
+            reason: error.text().to_owned(),
+            version: 0,
+            path: String::new(),
+            id: Vec::new(),
+        })
+    });
     let mut ready = || match vote.try_take() {
         Ok(vote) => Some(vote.encode()),
         Err(Nothing::Late) => None,
@@ -78,10 +86,7 @@ pub(super) fn native(
     };
     let phase = "the vote on the vendor's library";
     let votes = channel.allgather_when(phase, &mut ready, &|_| false, patience)?;
-    let votes: Option<Vec<ProbeVote>> = votes
-        .iter()
-        .map(|v| ProbeVote::decode(v.as_deref()?))
-        .collect();
+    let votes: Option<Vec<ProbeVote>> = votes.iter().map(|v| ProbeVote::decode(v?)).collect();
     let votes = votes.ok_or_else(|| Error::internal("a rank's vote can't be read"))?;
     match agree::after_probe(infos, &votes) {
         Verdict::Go => {}
@@ -99,7 +104,13 @@ pub(super) fn native(
         true => Some(Turn::wait(&spec.ids[0].secret, channel, patience)?),
         false => None,
     };
-    let mut helper = VendorInit::start(comm, spec, library, infos, ids)?;
+    let mut helper =
+        VendorInit::start(comm, spec, library, infos, ids).unwrap_or_else(|error| VendorInit {
+            result: given(Err(error)),
+            unwanted: Arc::default(),
+            title: library.row.title,
+            received: false,
+        });
     let mut own: Option<Result<Native>> = None;
     let mut ready = || {
         let result = helper.poll()?;
@@ -115,13 +126,9 @@ pub(super) fn native(
             return Err(error);
         }
     };
-    let failed = votes
-        .iter()
-        .flatten()
-        .map(|v| vote_code(v))
-        .find(|c| *c != 0);
+    let failed = votes.iter().flatten().map(vote_code).find(|c| *c != 0);
     if let Some(first) = failed {
-        *code = Code::from_raw(first as i32).unwrap_or(Code::UnhandledCclError);
+        *code = remote_code(first);
         let texts = vote_texts(&votes);
         helper.give_up(own);
         let reasons = agree::reasons(infos, texts.iter().map(String::as_str));
@@ -145,6 +152,13 @@ pub(super) fn native(
             "the vendor's communicator is not there after a good vote",
         )),
     }
+}
+
+/// A result that is there already.
+fn given<T>(value: T) -> Receiver<T> {
+    let (sender, receiver) = queue();
+    let _ = sender.send(value);
+    receiver
 }
 
 /// Whether inits of this library have to take turns: the same answer on all ranks. FlagCX does what
@@ -190,7 +204,7 @@ fn make_pairs(
     }
     let all = channel.allgather("the exchange of ids of pairs", &writer.0, patience)?;
     let mut ids: Vec<Vec<u8>> = vec![Vec::new(); nranks];
-    for (other, body) in all.iter().enumerate() {
+    for (other, body) in all.all().enumerate() {
         let mut reader = Reader(body);
         let code = reader.u32();
         if code != Some(0) {
@@ -381,7 +395,11 @@ impl VendorInit {
                 }
                 comm.bind(driver, device);
                 check_answers(&comm, nranks, rank, device)?;
-                Ok(Native { comm, word })
+                Ok(Native {
+                    comm,
+                    word,
+                    end: End::default(),
+                })
             };
             let result = made();
             // Nobody waits any more: what came too late goes again.

@@ -3,86 +3,86 @@
 
 use super::ids::{family, filter_for};
 use super::{Spec, host, native};
-use crate::bootstrap::rendezvous::{self, Hello};
-use crate::comm::agree::{self, RankInfo, Verdict};
+use crate::bootstrap::meet::{Traveller, meet};
+use crate::bootstrap::rendezvous::{self, Plan};
+use crate::comm::agree::{Course, RankInfo};
 use crate::comm::{Backend, Comm, FirstFailure, Parts};
 use crate::config::Tier;
-use crate::control::channel::Channel;
+use crate::control::gathered::Gathered;
 use crate::control::patience::Patience;
+use crate::control::tree::Tree;
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::load;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Where the log says how long the parts of an init took.
+const INIT_TIMES: &str = "flagos_comm::init_times";
 
 /// From the first connection to a tier that all ranks agreed on.
 pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Parts> {
     let id = &spec.ids[0];
     let (rank, nranks) = (comm.rank(), comm.nranks());
-    // Several ids are for vendors that want several roots; one rendezvous is enough for us.
-    if rank == 0 {
-        spec.ids[1..]
-            .iter()
-            .for_each(|id| rendezvous::cancel(id, patience));
-    }
-    let hub = match rank {
-        0 => Some(rendezvous::listen(filter_for(id).as_ref(), family())?),
-        _ => None,
+    let started = Instant::now();
+    let plan = Plan {
+        tree: Tree::of(nranks),
+        ids: spec.ids.len() as u32,
     };
-    let hello = Hello {
-        nranks,
+    if rank == 0 {
+        // Few ranks need few rendezvous, whatever a vendor does with more ids.
+        let unused = (1..plan.ids).filter(|id| plan.stays(*id).is_none());
+        unused.for_each(|id| rendezvous::cancel(&spec.ids[id as usize], patience));
+    }
+    let listener = match plan.listens(rank) {
+        true => Some(rendezvous::listen(filter_for(id).as_ref(), family())?),
+        false => None,
+    };
+    let traveller = Traveller {
+        ids: &spec.ids,
+        plan,
         rank,
         pid: spec.info.pid,
-        host: spec.info.host.clone(),
-        hub: hub
-            .as_ref()
-            .map(|h| h.addresses.clone())
-            .unwrap_or_default(),
+        host: &spec.info.host,
     };
-    let addresses = rendezvous::arrive(id, &hello, patience)?;
-    let mut channel = match &hub {
-        Some(hub) => Channel::accept(hub, &id.secret, nranks, patience)?,
-        None => Channel::join(&addresses, &id.secret, rank, nranks, patience)?,
-    };
-    drop(hub);
+    let mut channel = meet(traveller, listener.as_ref(), patience)?;
+    drop(listener);
+    let met = started.elapsed();
     let infos = channel.allgather("the exchange of facts", &spec.info.encode(), patience)?;
-    let infos: Option<Vec<RankInfo>> = infos.iter().map(|i| RankInfo::decode(i)).collect();
-    let infos = infos.ok_or_else(|| Error::internal("a rank's facts can't be read"))?;
-    channel.set_names(infos.iter().map(RankInfo::place).collect());
-    agree::consistent(&infos)?;
-
-    let mut declined: Vec<(Tier, String)> = Vec::new();
-    let mut code = Code::NotSupported;
-    for tier in &spec.tiers {
-        let outcome = match agree::worth_probing(*tier, &infos) {
-            Verdict::Go => match tier {
-                Tier::Native | Tier::Flagcx => {
-                    let opened = match tier {
-                        Tier::Flagcx => load::process_flagcx(),
-                        _ => load::process_library(),
-                    };
-                    native::native(
-                        comm,
-                        spec,
-                        &mut channel,
-                        &infos,
-                        patience,
-                        &mut code,
-                        opened,
-                    )?
-                }
-                Tier::Host => {
-                    host::host(comm, &id.secret, &mut channel, &infos, patience, &mut code)?
-                }
-            },
-            Verdict::Decline(reason) => Err(reason),
-            Verdict::Stop(text) => return Err(Error::invalid_usage(text)),
+    let infos = RankInfo::decode_all(infos.all());
+    let infos: Arc<[RankInfo]> =
+        infos.ok_or_else(|| Error::internal("a rank's facts can't be read"))?;
+    let names = Arc::clone(&infos);
+    channel.set_names(move |rank| names[rank as usize].place());
+    let mut course = Course::new(&infos)?;
+    let agreed = started.elapsed();
+    loop {
+        let tier = course.next()?;
+        let code = &mut course.code;
+        let outcome = match tier {
+            Tier::Native | Tier::Flagcx => {
+                let opened = match tier {
+                    Tier::Flagcx => load::process_flagcx(),
+                    _ => load::process_library(),
+                };
+                native::native(comm, spec, &mut channel, &infos, patience, code, opened)?
+            }
+            Tier::Host => host::host(comm, &id.secret, &mut channel, &infos, patience, code)?,
         };
         match outcome {
             Ok(backend) => {
-                say(comm, *tier, &declined, &infos, &backend);
+                say(comm, tier, &course.declined, &infos, &backend);
+                log::debug!(
+                    target: INIT_TIMES,
+                    "rank {rank} of {nranks}: {} us to meet, {} us to agree, {} us for the {} tier",
+                    met.as_micros(),
+                    (agreed - met).as_micros(),
+                    (started.elapsed() - agreed).as_micros(),
+                    tier.name()
+                );
                 return Ok(Parts {
-                    tier: *tier,
+                    tier,
                     channel: Arc::new(Mutex::new(channel)),
                     backend,
                     infos,
@@ -92,21 +92,9 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
                     secret: id.secret,
                 });
             }
-            Err(reason) => declined.push((*tier, reason)),
+            Err(reason) => course.decline(tier, reason),
         }
     }
-    Err(Error::new(
-        code,
-        format!("no tier can be used: {}", declined_text(&declined)),
-    ))
-}
-
-fn declined_text(declined: &[(Tier, String)]) -> String {
-    let each: Vec<String> = declined
-        .iter()
-        .map(|(tier, reason)| format!("{}: {reason}", tier.name()))
-        .collect();
-    each.join("; ")
 }
 
 /// Says once, on rank 0, what was agreed and why not something better.
@@ -157,14 +145,14 @@ pub(super) fn init_vote(result: &Result<()>) -> Vec<u8> {
     writer.0
 }
 
-pub(super) fn vote_code(vote: &[u8]) -> u32 {
+pub(crate) fn vote_code(vote: &[u8]) -> u32 {
     Reader(vote).u32().unwrap_or(Code::InternalError as u32)
 }
 
 /// The texts of the ranks that failed; empty where a rank did not, or was not heard.
-pub(super) fn vote_texts(votes: &[Option<Vec<u8>>]) -> Vec<String> {
-    let text = |vote: &Option<Vec<u8>>| {
-        let mut reader = Reader(vote.as_deref().unwrap_or_default());
+pub(crate) fn vote_texts(votes: &Gathered) -> Vec<String> {
+    let text = |vote: Option<&[u8]>| {
+        let mut reader = Reader(vote.unwrap_or_default());
         reader.u32().filter(|code| *code != 0)?;
         reader.text()
     };

@@ -67,7 +67,7 @@ impl Turn {
             turn.inside = lock(queue()).enter(secret);
             let phase = "waiting for another initialisation of the same vendor";
             let votes = channel.allgather(phase, &[u8::from(turn.inside)], patience)?;
-            if votes.iter().all(|vote| vote == &[1]) {
+            if votes.all().all(|vote| vote == [1]) {
                 return Ok(turn);
             }
             turn.step_out();

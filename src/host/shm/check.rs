@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::ShmEngine;
+use super::layout::MAX_MESSAGING_RANKS;
 use crate::error::{Error, Result};
 use crate::host::op::HostOp;
 use crate::types::{DataType, OpKind, RedOp, Reduction};
@@ -9,13 +10,13 @@ use crate::types::{DataType, OpKind, RedOp, Reduction};
 /// Everything about a collective that must be the same on all ranks, in one word, so that it travels
 /// in the header's cache line.
 ///
-/// From the top: 4 bits kind, 4 bits data type, 3 bits reduction, 9 bits root, 44 bits count. Every
+/// From the top: 4 bits kind, 4 bits data type, 3 bits reduction, 10 bits root, 43 bits count. Every
 /// field is kept in full: two calls have the same fingerprint only if they agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Fingerprint(pub u64);
 
-const COUNT_BITS: u32 = 44;
-const ROOT_BITS: u32 = 9;
+const COUNT_BITS: u32 = 43;
+const ROOT_BITS: u32 = 10;
 const MAX_COUNT: u64 = (1 << COUNT_BITS) - 1;
 
 /// The number of a reduction inside a fingerprint.
@@ -116,6 +117,15 @@ impl ShmEngine {
         }
         if (rooted(kind) || point_to_point(kind)) && op.root as usize >= self.ranks {
             return Err(self.bad_peer(op));
+        }
+        if point_to_point(kind) && self.ranks > MAX_MESSAGING_RANKS {
+            return Err(Error::not_supported(format!(
+                "{}: the host tier has messages from rank to rank for up to {MAX_MESSAGING_RANKS} \
+                 ranks of a communicator, and this one has {}; collectives work, and a split makes \
+                 smaller ones",
+                kind.name(),
+                self.ranks
+            )));
         }
         if reduces(kind) && op.dtype.is_float8() {
             return Err(Error::not_supported(format!(

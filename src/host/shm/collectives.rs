@@ -17,7 +17,7 @@
 
 use super::ShmEngine;
 use super::check::{Fingerprint, mismatch, reduces};
-use super::layout::{Counter, MAX_LOCAL_RANKS, SLOT};
+use super::layout::{Counter, SLOT};
 use crate::error::{Code, Error, Result};
 use crate::host::kernels::{Fold, Scale, Target, copy, fence, fold_for};
 use crate::host::op::{HostOp, VectorCounts, WaitPolicy};
@@ -58,9 +58,13 @@ impl Peers {
     }
 }
 
-/// The contributions to a fold, in rank order, without an allocation.
+/// Contributions for which there is room without an allocation.
+const FEW: usize = 128;
+
+/// The contributions to a fold, in rank order, for usual numbers of ranks without an allocation.
 struct Sources {
-    pointers: [MaybeUninit<*const u8>; MAX_LOCAL_RANKS],
+    few: [MaybeUninit<*const u8>; FEW],
+    many: Vec<*const u8>,
     len: usize,
 }
 
@@ -68,20 +72,28 @@ impl Sources {
     #[inline]
     fn new(ranks: usize, pointer: impl Fn(usize) -> *const u8) -> Sources {
         let mut sources = Sources {
-            pointers: [const { MaybeUninit::uninit() }; MAX_LOCAL_RANKS],
+            few: [const { MaybeUninit::uninit() }; FEW],
+            many: Vec::new(),
             len: ranks,
         };
-        for (rank, place) in sources.pointers[..ranks].iter_mut().enumerate() {
-            place.write(pointer(rank));
+        if ranks > FEW {
+            sources.many = (0..ranks).map(pointer).collect();
+        } else {
+            for (rank, place) in sources.few[..ranks].iter_mut().enumerate() {
+                place.write(pointer(rank));
+            }
         }
         sources
     }
 
     #[inline]
     fn as_slice(&self) -> &[*const u8] {
+        if self.len > FEW {
+            return &self.many;
+        }
         // SAFETY: `new` has written the first `len` pointers, and its slicing has shown that there
         // are as many.
-        unsafe { std::slice::from_raw_parts(self.pointers.as_ptr().cast(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.few.as_ptr().cast(), self.len) }
     }
 }
 

@@ -11,7 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// The largest number of ranks that share one segment.
-pub(super) const MAX_LOCAL_RANKS: usize = 128;
+pub(super) const MAX_LOCAL_RANKS: usize = 1024;
+
+/// With more ranks than this there are no messages from rank to rank: a channel for each two of them
+/// would take gigabytes.
+pub(super) const MAX_MESSAGING_RANKS: usize = 128;
 
 /// Payload bytes that fit into a call's header line.
 pub(super) const LINE_PAYLOAD: usize = 48;
@@ -81,9 +85,14 @@ struct Offsets {
 impl Offsets {
     const fn new(ranks: usize) -> Offsets {
         // The budgets: 32 + 8 MiB for pieces of collectives and 16 MiB for messages at most, which
-        // the floors exceed only beyond 64 ranks.
+        // the floors exceed only beyond 64 ranks: 128 + 32 MiB for 1024.
         let inbound_bytes = clamp(round_up((16 << 20) / ranks, PAGE), 64 << 10, 1 << 20);
         let outbound_bytes = inbound_bytes / 4;
+        let channels_per_rank = if ranks <= MAX_MESSAGING_RANKS {
+            ranks
+        } else {
+            0
+        };
         let per_channel = (16 << 20) / (ranks * ranks * CHANNEL_DEPTH as usize) / 64 * 64;
         let piece_bytes = clamp(per_channel, 1 << 10, CHANNEL_PIECE + PIECE_HEADER) - PIECE_HEADER;
 
@@ -91,17 +100,18 @@ impl Offsets {
         let sleepers = PAGE;
         let bells = sleepers + PAIR;
         let cpus = bells + ranks * PAIR;
-        let headers = cpus + ranks * PAIR;
+        let headers = cpus + PAIR;
         let scales = headers + ranks * 2 * PAIR;
         let posted = scales + ranks * 2 * PAIR;
         let consumed = posted + ranks * PAIR;
         let channels = consumed + ranks * PAIR;
-        let rows = channels + ranks * ranks * 2 * PAIR;
+        let rows = channels + ranks * channels_per_rank * 2 * PAIR;
         let slots = round_up(rows + ranks * 2 * 2 * ranks * 8, PAGE);
         let inbound = round_up(slots + ranks * 2 * SLOT_STRIDE, PAGE);
         let outbound = inbound + ranks * 2 * inbound_bytes;
         let pieces = outbound + ranks * 2 * outbound_bytes;
-        let end = pieces + ranks * ranks * CHANNEL_DEPTH as usize * (PIECE_HEADER + piece_bytes);
+        let end = pieces
+            + ranks * channels_per_rank * CHANNEL_DEPTH as usize * (PIECE_HEADER + piece_bytes);
         Offsets {
             failure,
             sleepers,
@@ -271,9 +281,9 @@ impl Map {
         self.half_word(self.offsets.bells + rank * PAIR + 4)
     }
 
-    /// One word of the set of processors on which a rank may run.
-    pub(super) fn cpus(&self, rank: usize, word: usize) -> &AtomicU64 {
-        self.word(self.offsets.cpus + rank * PAIR + word * 8)
+    /// One word of the set of processors on which any of the ranks may run.
+    pub(super) fn cpus(&self, word: usize) -> &AtomicU64 {
+        self.word(self.offsets.cpus + word * 8)
     }
 
     #[inline(always)]
@@ -406,6 +416,8 @@ mod tests {
             }
             assert_eq!(offsets.piece_bytes % 64, 0);
         }
-        assert!(segment_bytes(MAX_LOCAL_RANKS) <= 128 << 20);
+        assert!(segment_bytes(MAX_MESSAGING_RANKS) <= 128 << 20);
+        assert!(segment_bytes(MAX_MESSAGING_RANKS + 1) <= 64 << 20);
+        assert!(segment_bytes(MAX_LOCAL_RANKS) <= 256 << 20);
     }
 }

@@ -439,8 +439,14 @@ fn the_largest_number_of_ranks_works_and_more_is_an_error() {
             let mut sum = op(OpKind::AllReduce, count, DataType::Int32);
             (sum.send, sum.recv) = (send.as_ptr().cast(), recv.as_mut_ptr().cast());
             run(engine, &sum).unwrap();
-            assert!(recv[..count].iter().all(|&x| x == 127 * 128 / 2));
+            let sum = (MAX_LOCAL_RANKS * (MAX_LOCAL_RANKS - 1) / 2) as i32;
+            assert!(recv[..count].iter().all(|&x| x == sum));
         }
+        let mut message = op(OpKind::Send, 1, DataType::Int32);
+        message.send = send.as_ptr().cast();
+        let error = run(engine, &message).unwrap_err();
+        assert_eq!(error.code(), Code::NotSupported);
+        assert!(error.text().contains("up to 128 ranks"), "{error}");
     });
     let error = ShmEngine::segment_bytes(MAX_LOCAL_RANKS as u32 + 1).unwrap_err();
     assert_eq!(error.code(), Code::NotSupported);

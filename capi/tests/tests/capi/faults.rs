@@ -137,7 +137,7 @@ fn the_page_of_bug_reports_names_tests_that_exist() {
                 .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
         if is_name {
             names += 1;
-            let known = [format!("fn {name}()"), format!("\n    {name}\n")];
+            let known = [format!("fn {name}("), format!("\n    {name}\n")];
             assert!(known.iter().any(|k| code.contains(k)), "no test {name}");
         }
     }

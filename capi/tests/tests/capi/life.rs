@@ -2,10 +2,14 @@
 //! or exit. `long` tests do more of the same.
 
 use flagos_comm_capi_tests::{have, library, root, run};
+use flagos_comm_testkit::Standins;
 use std::process::Command;
 
 /// The files with the scenarios.
-const FILES: [&str; 2] = ["life.py", "edges.py"];
+const FILES: [&str; 4] = ["life.py", "edges.py", "matrix.py", "foreign.py"];
+
+/// Scenarios that only long tests run.
+const LONG: [&str; 1] = ["faults_of_a_rank_everywhere"];
 
 /// The code of a file of scenarios.
 fn code(file: &str) -> String {
@@ -17,17 +21,25 @@ fn scenario(name: &str, cycles: u32) {
     if !have("python3") {
         return;
     }
+    // The fault matrix compiles a library that it preloads, and needs a vendor.
+    let standins = match code("matrix.py").contains(&format!("def {name}():")) {
+        true if !have("gcc") => return,
+        true => Standins::builder().build().dir,
+        false => Default::default(),
+    };
     let definition = format!("@scenario\ndef {name}():");
     let file = FILES
         .into_iter()
         .find(|f| code(f).contains(&definition))
         .unwrap_or_else(|| panic!("no scenario {name}"));
     run(Command::new("timeout")
-        .args(["-k", "5", "200", "python3"])
+        .args(["-k", "5", if LONG.contains(&name) { "900" } else { "200" }])
+        .arg("python3")
         .arg(root().join("tests/life").join(file))
         .arg(name)
         .env("FLAGOSCOMM_TEST_LIBRARY", library())
         .env("FLAGOSCOMM_TEST_CYCLES", cycles.to_string())
+        .env("FLAGOSCOMM_TEST_STANDINS", standins)
         .env("FLAGOSCOMM_TIERS", "host")
         .env("PYTHONDONTWRITEBYTECODE", "1"));
 }
@@ -53,7 +65,7 @@ macro_rules! scenarios {
                 let name = lines.next().unwrap_or_default();
                 let known = [$(stringify!($name)),*];
                 assert!(
-                    known.iter().any(|k| name == format!("def {k}():")),
+                    known.iter().chain(&LONG).any(|k| name == format!("def {k}():")),
                     "{name} is not in life.rs"
                 );
             }
@@ -107,6 +119,27 @@ scenarios! {
     very_many_ranks_in_one_process_are_refused
     a_deadline_that_has_passed_at_once_is_a_timeout
     ranks_that_wait_hear_that_the_rendezvous_has_died
+    a_slice_of_the_faults_of_a_rank
+    ranks_that_come_with_something_wrong
+    a_network_that_is_cut
+    abort_wakes_every_wait_at_once
+    cycles_on_a_vendor_leave_nothing
+    foreign_clients_do_not_stop_an_init
+    foreign_clients_do_not_move_a_deadline
+    more_silent_clients_than_are_heard_make_room
+}
+
+#[test]
+#[ignore = "long"]
+fn long_cycles_on_a_vendor_leave_nothing() {
+    scenario("cycles_on_a_vendor_leave_nothing", 500);
+}
+
+/// Every death at every moment on both tiers.
+#[test]
+#[ignore = "long"]
+fn long_faults_of_a_rank_everywhere() {
+    scenario("faults_of_a_rank_everywhere", 100);
 }
 
 #[test]

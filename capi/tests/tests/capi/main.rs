@@ -3,6 +3,8 @@
 mod consumers;
 mod elf;
 mod faults;
+mod foreign;
 mod header;
 mod life;
 mod programs;
+mod secure;
