@@ -193,7 +193,7 @@ fn verdicts_of_all_small_worlds() {
         for b in &kinds {
             check_worth_probing(&[member(0, 2, a), member(1, 2, b)]);
             // Of three ranks the third is one without reasons of its own: the pairs have shown those.
-            for c in kinds.iter().filter(|k| k.0 != "" && k.1.is_empty()) {
+            for c in kinds.iter().filter(|k| !k.0.is_empty() && k.1.is_empty()) {
                 check_worth_probing(&[member(0, 3, a), member(1, 3, b), member(2, 3, c)]);
                 worlds += 1;
             }
