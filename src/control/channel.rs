@@ -499,6 +499,18 @@ impl Channel {
     /// Trouble below, or here: on rank 0 the verdict, else a report to the parent.
     fn report(&mut self, exchange: &mut Exchange<'_>, error: Error, from: Side) -> Result<()> {
         if self.place.parent.is_none() {
+            // A rank whose time is over first knows less than this one.
+            let error = match error.code() {
+                Code::Timeout => Error::new(
+                    Code::Timeout,
+                    format!(
+                        "{}; missing: {}",
+                        error.text(),
+                        self.missing(&exchange.parts)
+                    ),
+                ),
+                _ => error,
+            };
             self.tell_failure(&error, None);
             return Err(error);
         }

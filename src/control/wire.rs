@@ -140,14 +140,13 @@ impl Connection {
     ) -> std::io::Result<Connection> {
         let until = Instant::now() + limit;
         let stream = start_connect(address)?;
-        loop {
+        // Whoever is there at once is told even of an abort.
+        let mut slice = Duration::ZERO;
+        while !poll_one(stream.as_raw_fd(), libc::POLLOUT, slice) {
             let left = until.saturating_duration_since(Instant::now());
-            let slice = patience.slice().unwrap_or_default().min(left);
+            slice = patience.slice().unwrap_or_default().min(left);
             if slice.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
-            }
-            if poll_one(stream.as_raw_fd(), libc::POLLOUT, slice) {
-                break;
             }
         }
         match stream.take_error()? {
