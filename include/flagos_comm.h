@@ -127,9 +127,9 @@ typedef enum {
     flagosFloat64 = 8,
     flagosDouble = 8,
     flagosBfloat16 = 9,
-    /** Moves on every tier, reduces only where the vendor does. */
+    /** The host tier moves it; a vendor does what it can. */
     flagosFloat8e4m3 = 10,
-    /** Moves on every tier, reduces only where the vendor does. */
+    /** The host tier moves it; a vendor does what it can. */
     flagosFloat8e5m2 = 11
 } flagosDataTypeCode;
 

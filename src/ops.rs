@@ -392,8 +392,13 @@ extern "C" fn failed(noted: &Noted, kind: OpKind, result: i32) -> i32 {
                 call.op = Call::NOT_NOTED;
             }
             // The library checks roots by itself; the words for a bad one are ours.
-            let error = call.check_root(target.nranks()).err().unwrap_or(error);
-            target.fail_call(&call, error)
+            let refused = call.check_root(target.nranks()).err();
+            let uncounted = refused.is_some();
+            let code = target.fail_call(&call, refused.unwrap_or(error));
+            if uncounted {
+                target.uncount_operation();
+            }
+            code
         }
     })
 }
@@ -605,6 +610,13 @@ impl Target {
     pub(crate) fn count_operation(&self) {
         let n = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(n.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Takes back the count of a call that was refused before anything was done, so that numbers stay
+    /// the same on all ranks.
+    pub(crate) fn uncount_operation(&self) {
+        let n = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(n.wrapping_sub(1), Ordering::Relaxed);
     }
 
     /// Records an error for this thread and the communicator, with what it was about.
@@ -858,7 +870,13 @@ unsafe fn on_host(target: &'static Target, call: &Call) -> i32 {
     // SAFETY: the caller's promise about the buffers, passed on.
     match unsafe { crate::host::port::run(target, call) } {
         Ok(()) => 0,
-        Err(error) => target.fail_call(call, error),
+        Err(error) => {
+            let code = target.fail_call(call, error);
+            if call.check(target.rank(), target.nranks()).is_err() {
+                target.uncount_operation();
+            }
+            code
+        }
     }
 }
 

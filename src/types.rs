@@ -34,9 +34,9 @@ pub enum DataType {
     Float64 = 8,
     /// bfloat16: the upper half of a binary32.
     Bfloat16 = 9,
-    /// 8-bit float, 4 exponent and 3 mantissa bits. Moves on every tier, reduces only where the vendor does.
+    /// 8-bit float, 4 exponent and 3 mantissa bits. The host tier moves it; a vendor does what it can.
     Float8e4m3 = 10,
-    /// 8-bit float, 5 exponent and 2 mantissa bits. Moves on every tier, reduces only where the vendor does.
+    /// 8-bit float, 5 exponent and 2 mantissa bits. The host tier moves it; a vendor does what it can.
     Float8e5m2 = 11,
 }
 

@@ -70,7 +70,7 @@ impl Link {
     }
 
     fn may_have_frames(&self) -> bool {
-        !self.early.is_empty() || self.connection.has_received()
+        !self.early.is_empty() || self.connection.has_frame()
     }
 }
 
@@ -240,23 +240,21 @@ impl Channel {
     /// Waits until one of the neighbours that are `wanted` has something to say, or takes what was
     /// posted. Those that may have something to say.
     fn wait(&mut self, wanted: &dyn Fn(Side) -> bool, limit: Duration) -> Vec<Side> {
-        let sides: Vec<Side> = self.sides().collect();
-        let mut entries = Vec::with_capacity(sides.len());
-        let mut asked = Vec::with_capacity(sides.len());
         let mut heard = Vec::new();
-        for side in sides {
-            let wants = wanted(side);
-            let Some(link) = self.link(side).as_ref() else {
+        let mut asked = Vec::new();
+        let mut entries = Vec::new();
+        for side in self.sides() {
+            let Some(link) = self.peek(side) else {
                 continue;
             };
-            if wants && link.may_have_frames() {
+            let mut entry = PollEntry::read(link.connection.fd());
+            entry.want_read = wanted(side);
+            entry.want_write = link.connection.has_unsent();
+            if entry.want_read && link.may_have_frames() {
                 heard.push(side);
+                entry.want_read = false;
             }
-            let unsent = link.connection.has_unsent();
-            if wants || unsent {
-                let mut entry = PollEntry::read(link.connection.fd());
-                entry.want_read = wants;
-                entry.want_write = unsent;
+            if entry.want_read || entry.want_write {
                 entries.push(entry);
                 asked.push(side);
             }
@@ -274,14 +272,22 @@ impl Channel {
                 // That nothing can be sent is found by reading.
                 let _ = link.connection.flush();
             }
-            if entry.readable && wanted(side) && !heard.contains(&side) {
+            if entry.want_read && entry.readable {
                 heard.push(side);
             }
         }
         heard
     }
 
-    /// Sends a frame to every neighbour that `to` says, and waits a little for those that do not read.
+    /// The link to a neighbour, if it is there.
+    fn peek(&self, side: Side) -> Option<&Link> {
+        match side {
+            Side::Up => self.up.as_ref(),
+            Side::Down(child) => self.down[child].as_ref(),
+        }
+    }
+
+    /// Sends a frame to every neighbour for which there is one, and waits a little for those that do not read.
     fn spread(&mut self, frame: &dyn Fn(Side) -> Option<Arc<[u8]>>, patience: &Patience) {
         for side in self.sides() {
             if let Some(frame) = frame(side)
@@ -299,13 +305,6 @@ impl Channel {
                 Ok(slice) if waits => drop(self.wait(&|_| false, slice)),
                 _ => return,
             }
-        }
-    }
-
-    fn peek(&self, side: Side) -> Option<&Link> {
-        match side {
-            Side::Up => self.up.as_ref(),
-            Side::Down(child) => self.down[child].as_ref(),
         }
     }
 
@@ -436,7 +435,7 @@ impl Channel {
                 match side {
                     Side::Down(child) if exchange.trouble.is_none() => {
                         if let Err(error) = self.hear_child(child, &mut exchange, fatal) {
-                            self.report(&mut exchange, error, side)?;
+                            self.report(&mut exchange, error)?;
                         }
                     }
                     Side::Down(_) => {}
@@ -454,7 +453,7 @@ impl Channel {
                     .min();
                 if let Some(rank) = absent {
                     let error = self.absent(rank, phase);
-                    self.report(&mut exchange, error, Side::Up)?;
+                    self.report(&mut exchange, error)?;
                 }
             }
             let all = exchange.parts.present() == own.len();
@@ -478,7 +477,9 @@ impl Channel {
             if let Some((since, error)) = &exchange.trouble
                 && since.elapsed() >= VERDICT
             {
-                return Err(error.clone());
+                let error = error.clone();
+                self.tell_failure(&error, Some(Side::Up));
+                return Err(error);
             }
             let mut limit = slice;
             if pending {
@@ -497,7 +498,7 @@ impl Channel {
     }
 
     /// Trouble below, or here: on rank 0 the verdict, else a report to the parent.
-    fn report(&mut self, exchange: &mut Exchange<'_>, error: Error, from: Side) -> Result<()> {
+    fn report(&mut self, exchange: &mut Exchange<'_>, error: Error) -> Result<()> {
         if self.place.parent.is_none() {
             // A rank whose time is over first knows less than this one.
             let error = match error.code() {
@@ -514,8 +515,6 @@ impl Channel {
             self.tell_failure(&error, None);
             return Err(error);
         }
-        // The one who says it waits for the verdict, too, unless it has gone.
-        log::debug!("reported from {from:?}: {error}");
         let frame = encode_frame(Kind::Abort, 0, &encode_error(&error));
         if let Some(link) = &mut self.up {
             let _ = link.connection.post(frame);

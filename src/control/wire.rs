@@ -227,9 +227,13 @@ impl Connection {
         !self.unsent.is_empty()
     }
 
-    /// Whether [`Connection::try_receive`] may have something to say although nothing new came.
-    pub(crate) fn has_received(&self) -> bool {
-        self.closed || !self.received.is_empty()
+    /// Whether [`Connection::try_receive`] has something to say although nothing new came.
+    pub(crate) fn has_frame(&self) -> bool {
+        let whole = || {
+            let length = u32::from_le_bytes(*self.received.first_chunk()?) as usize;
+            Some(length > MAX_BODY || self.received.len() >= HEADER + length)
+        };
+        self.closed || whole().unwrap_or(false)
     }
 
     /// The next complete frame, if one is here. Frames that arrived before the other side closed

@@ -36,6 +36,8 @@ pub(crate) enum Fault {
     Absent(String),
     /// There is something, but not a library that this process can load.
     Unusable(String),
+    /// A library whose end is missing. The loader would map it, and the process would die of it.
+    CutOff(String),
 }
 
 /// The dynamic section as far as searches need it.
@@ -61,6 +63,10 @@ fn machine_name(machine: u16) -> String {
         258 => "LoongArch".to_string(),
         other => format!("machine number {other}"),
     }
+}
+
+fn cut_off(text: impl Into<String>) -> Fault {
+    Fault::CutOff(text.into())
 }
 
 fn unusable(text: impl Into<String>) -> Fault {
@@ -134,7 +140,7 @@ fn open(path: &Path) -> Result<Elf, Fault> {
         }));
     }
     if have < HEADER_BYTES {
-        return Err(unusable(format!(
+        return Err(cut_off(format!(
             "is truncated: {size} bytes are less than an ELF header"
         )));
     }
@@ -167,7 +173,7 @@ fn open(path: &Path) -> Result<Elf, Fault> {
     }
     let bytes = entry * count;
     if table.checked_add(bytes as u64).is_none_or(|end| end > size) {
-        return Err(unusable(format!(
+        return Err(cut_off(format!(
             "is truncated: its program headers end beyond its {size} bytes"
         )));
     }
@@ -184,7 +190,7 @@ fn open(path: &Path) -> Result<Elf, Fault> {
         };
         let end = segment.offset.checked_add(segment.file_size);
         if segment.kind == PT_LOAD && end.is_none_or(|end| end > size) {
-            return Err(unusable(format!(
+            return Err(cut_off(format!(
                 "is truncated: a segment ends at byte {}, the file has {size}",
                 end.unwrap_or(u64::MAX)
             )));
@@ -345,7 +351,7 @@ mod tests {
 
     fn words(path: &Path) -> String {
         match check(path) {
-            Err(Fault::Unusable(text)) => text,
+            Err(Fault::Unusable(text) | Fault::CutOff(text)) => text,
             other => panic!("{other:?}"),
         }
     }

@@ -15,14 +15,14 @@ mod page;
 mod tests;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::{self, OverrideOf};
 use crate::device::Driver;
 use crate::sys::per_process::PerProcess;
 use crate::vendor::Library;
-use crate::vendor::{self, Ccl, Vendor};
+use crate::vendor::{self, Ccl, Root, Vendor};
 use crate::{Error, Result};
 use discover::{Choice, Env, Evidence, Facts, Spec};
 use numbers::Numbers;
@@ -453,6 +453,29 @@ fn open_driver(
     }
 }
 
+/// What can't be known of a library that has NVIDIA's names and lies in none of its vendor's folders.
+fn doubtful(row: &Ccl, path: &Path) -> Option<String> {
+    let own = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let below = |root: &Root| match root {
+        Root::Folder(folder) => own.starts_with(folder),
+        Root::Env(name, below) => config::foreign(name).is_some_and(|value| {
+            let folder = Path::new(&value).join(below);
+            folder
+                .canonicalize()
+                .is_ok_and(|folder| own.starts_with(folder))
+        }),
+    };
+    let certain = !row.has_strangers_names() || row.roots.iter().any(below);
+    (!certain).then(|| {
+        format!(
+            "{}: {} has the names of NVIDIA's NCCL and lies in none of the vendor's folders, so \
+             nothing shows that it is not NVIDIA's",
+            row.title,
+            path.display()
+        )
+    })
+}
+
 fn open_library(
     row: &'static Ccl,
     numbers: &Numbers,
@@ -484,6 +507,10 @@ fn open_library(
         Some((lib, library)) => {
             let (title, version) = (row.title, library.version_text());
             log::info!("{title} {version} loaded from {}", lib.path().display());
+            if let Some(doubt) = doubtful(row, lib.path()) {
+                log::warn!("{doubt}");
+                section.notes.push(doubt);
+            }
             match library.gate() {
                 None => Ok(library),
                 Some(error) => {

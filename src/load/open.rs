@@ -180,6 +180,27 @@ fn sanitizer() -> Option<&'static str> {
     .find_map(|(symbol, name)| global_owner(symbol).map(|_| name))
 }
 
+/// Refuses a name for which the loader would map a file whose end is missing, which kills the process.
+/// Looks where the loader looks first; what else is wrong with a file, the loader says itself.
+fn not_cut_off(name: &str) -> std::result::Result<(), Fault> {
+    let folders = crate::config::foreign("LD_LIBRARY_PATH").unwrap_or_default();
+    let listed = std::env::split_paths(&folders)
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .map(|folder| folder.join(name));
+    let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
+    for path in listed.chain(elf::cached(&cache, name)) {
+        match elf::check(&path) {
+            Err(Fault::CutOff(words)) => {
+                return Err(Fault::CutOff(format!("{} {words}", path.display())));
+            }
+            // The loader takes this one.
+            Ok(()) => break,
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
 /// Files that are mapped into the process and look like shared libraries.
 pub(crate) fn mapped_files() -> Vec<PathBuf> {
     let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
@@ -301,7 +322,7 @@ impl Search<'_> {
                     section.attempts.push(attempt);
                     continue;
                 }
-                Err(Fault::Unusable(words)) => {
+                Err(Fault::Unusable(words) | Fault::CutOff(words)) => {
                     attempt.detail = Some(words);
                     section.attempts.push(attempt);
                     continue;
@@ -360,6 +381,9 @@ impl Search<'_> {
                 .ok_or_else(|| Fault::Absent("not loaded by the process".to_string()));
         }
         let preloaded = loaded(name).is_some();
+        if !preloaded && let Target::Name(name) = &candidate.target {
+            not_cut_off(name)?;
+        }
         let mut flags = libc::RTLD_NOW
             | match self.mode {
                 OpenMode::Local => libc::RTLD_LOCAL,

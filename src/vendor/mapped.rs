@@ -515,6 +515,14 @@ mod closely {
         if code == 0 { 0 } else { TOLD + code }
     }
 
+    /// The communicator's target; this way counts the operation by itself.
+    unsafe fn target(mapped: BufMut) -> &'static Target {
+        // SAFETY: the entry passes the table.
+        let target = unsafe { table(mapped) }.target();
+        target.uncount_operation();
+        target
+    }
+
     #[cold]
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe extern "C" fn all_reduce(
@@ -694,7 +702,7 @@ mod closely {
         stream: StreamPtr,
     ) -> c_int {
         // SAFETY: the entry passes the table; the buffers are the caller's promise.
-        told(unsafe { (CLOSELY.send)(buffer, count, dtype, peer, table(mapped).target(), stream) })
+        told(unsafe { (CLOSELY.send)(buffer, count, dtype, peer, target(mapped), stream) })
     }
 
     #[cold]
@@ -708,6 +716,6 @@ mod closely {
         stream: StreamPtr,
     ) -> c_int {
         // SAFETY: the entry passes the table; the buffers are the caller's promise.
-        told(unsafe { (CLOSELY.recv)(buffer, count, dtype, peer, table(mapped).target(), stream) })
+        told(unsafe { (CLOSELY.recv)(buffer, count, dtype, peer, target(mapped), stream) })
     }
 }

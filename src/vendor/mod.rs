@@ -237,6 +237,11 @@ impl Ccl {
             })
     }
 
+    /// Whether nothing in the library tells it from NVIDIA's.
+    pub(crate) fn has_strangers_names(&self) -> bool {
+        self.roots_first && self.prefix == "nccl"
+    }
+
     /// Why the library can't do an operation although it has its parts.
     pub(crate) fn limit(
         &self,

@@ -229,7 +229,13 @@ unsafe fn closely(target: &'static Target, call: &Call) -> i32 {
     // SAFETY: the caller's promise about the buffers, passed on.
     match unsafe { call_checked(target, call) } {
         Ok(code) => code,
-        Err(error) => target.fail_call(call, error),
+        Err(error) => {
+            let code = target.fail_call(call, error);
+            if check(target, call).is_err() {
+                target.uncount_operation();
+            }
+            code
+        }
     }
 }
 

@@ -486,6 +486,81 @@ static void killed(int rank)
     }
 }
 
+/* The other rank comes late: the stream waits, nothing is wrong, and the result is right. */
+static void late(int rank)
+{
+    struct rank r = join(rank, NULL);
+    void *memory = device_memory(count * 4);
+    flagosResult_t state = flagosSuccess;
+    double start, waited;
+    expect_works(__LINE__, &r, 0);
+    meet();
+    if (rank == 1) pause_ms(1500);
+    upload(memory, count, rank, 3);
+    start = now();
+    FLAGOS(AllReduce(memory, memory, count, flagosFloat32, flagosSum, r.comm, stream_of(&r)));
+    if (rank == 0) {
+        pause_ms(500);
+        FLAGOS(CommGetAsyncError(r.comm, &state));
+        EXPECT(state == flagosSuccess, "state %d while the other rank is late: %s", (int)state, last_text());
+    }
+    CUDA(StreamSynchronize(r.stream));
+    waited = now() - start;
+    expect_sum(__LINE__, memory, count, 3, 1);
+    EXPECT(rank == 1 || (waited > 1.0 && waited < 10), "the stream took %.3f s", waited);
+    report(rank, "all_reduce", "the other rank came 1.5 s late: right after %.3f s", waited);
+    text_of = NULL;
+    FLAGOS(CommDestroy(r.comm));
+    report(rank, "destroy", "destroyed");
+}
+
+/* Rank 0 only waits for its stream, inside a kernel that waits for rank 1, which was killed or stopped: the thread
+ * of FLAGOSCOMM_LIVENESS frees it. */
+static void freed_by_liveness(int rank, int signal, const char *name)
+{
+    struct rank r = join(rank, NULL);
+    void *memory = device_memory(1 << 20);
+    flagosResult_t state = flagosSuccess;
+    expect_works(__LINE__, &r, 0);
+    meet();
+    if (rank == 1) {
+        if (signal == SIGSTOP && fork() == 0) { /* wakes the stopped rank when the other one is done */
+            pid_t parent = getppid();
+            pause_ms(12000);
+            kill(parent, SIGCONT);
+            _exit(0);
+        }
+        raise(signal);
+        pause_ms(500);
+        state = F.CommAbort(r.comm);
+        EXPECT(state == flagosSuccess, "abort after the stop: %d", (int)state);
+        text_of = NULL;
+        return;
+    }
+    {
+        char detail[2048], text[1024];
+        double start = now(), freed;
+        FLAGOS(AllReduce(memory, memory, (1 << 20) / 4, flagosFloat32, flagosSum, r.comm, stream_of(&r)));
+        C.StreamSynchronize(r.stream);
+        freed = now() - start;
+        EXPECT(freed < 10, "the stream was stuck for %.1f s", freed);
+        FLAGOS(CommGetAsyncError(r.comm, &state));
+        EXPECT(state == flagosRemoteError, "state %d", (int)state);
+        snprintf(text, sizeof text, "%s", last_text());
+        EXPECT(strstr(text, "rank 1") != NULL, "it does not name the rank: %s", text);
+        F.CommDestroy(r.comm);
+        text_of = NULL;
+        snprintf(detail, sizeof detail, "the stream was free after %.3f s without a call of ours: %s", freed, text);
+        line(S->failures ? "FAIL" : "PASS", name, S->failures ? S->first : detail);
+        S->lines++;
+        S->failed += S->failures != 0;
+        S->failures = 0;
+    }
+}
+
+static void killed_and_freed(int rank) { freed_by_liveness(rank, SIGKILL, "errors.liveness_killed.survivor"); }
+static void stopped_and_freed(int rank) { freed_by_liveness(rank, SIGSTOP, "errors.liveness_stopped.survivor"); }
+
 /* A rank that never comes: the deadline, and its name. */
 static void missing(int rank)
 {
@@ -520,6 +595,9 @@ static const struct scenario list[] = {
     {"errors.abort", processes, 2, 60, aborted, {NATIVE}, 0, 0},
     {"errors.abort_init", processes, 2, 40, aborted_init, {NATIVE}, 0, 0},
     {"errors.killed", processes, 2, 60, killed, {NATIVE}, 1, 0},
+    {"errors.late", processes, 2, 40, late, {NATIVE}, 0, 0},
+    {"errors.liveness_killed", processes, 2, 60, killed_and_freed, {NATIVE, "FLAGOSCOMM_LIVENESS=2"}, 1, 0},
+    {"errors.liveness_stopped", processes, 2, 60, stopped_and_freed, {NATIVE, "FLAGOSCOMM_LIVENESS=2"}, 0, 0},
     {"errors.missing", processes, 2, 40, missing, {NATIVE}, 0, 0},
 };
 HW_MAIN(list)

@@ -274,6 +274,18 @@ fn a_refused_call_disturbs_nobody() {
             );
         }
         assert_eq!(sum(comm, 1.0), 3.0);
+        // Nor was it counted: the second call of each rank has the same number everywhere.
+        let mut values = vec![1f32; 2 + rank];
+        let error = all_reduce(
+            comm,
+            &mut values,
+            DataType::Float32,
+            RedOp::Sum,
+            Stream::DEFAULT,
+        )
+        .unwrap_err();
+        assert_eq!(error.code(), Code::InvalidUsage, "{error}");
+        assert!(error.text().contains(" #2 on "), "rank {rank}: {error}");
     });
 }
 

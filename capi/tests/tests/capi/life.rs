@@ -116,6 +116,7 @@ scenarios! {
     a_program_without_standard_streams_works
     a_limit_on_the_size_of_files_is_an_error_and_no_signal
     no_descriptor_left_is_a_system_error
+    ranks_without_files_for_their_connections_say_how_many_they_need
     very_many_ranks_in_one_process_are_refused
     a_deadline_that_has_passed_at_once_is_a_timeout
     ranks_that_wait_hear_that_the_rendezvous_has_died
