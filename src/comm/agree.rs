@@ -498,6 +498,7 @@ mod properties;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::gathered::Gathered;
 
     fn info(rank: u32, nranks: u32) -> RankInfo {
         let common = Common {
@@ -544,6 +545,44 @@ mod tests {
             id: vec![0; 4108],
         };
         assert_eq!(ProbeVote::decode(&vote.encode()).unwrap(), vote);
+    }
+
+    #[test]
+    fn the_facts_of_many_ranks_are_as_small_as_the_documents_say() {
+        let packed = |own: &dyn Fn(u32) -> RankInfo| {
+            let mut gathered = Gathered::new(1024);
+            for rank in 0..1024 {
+                gathered.put(rank..rank + 1, &own(rank).encode());
+            }
+            let mut bytes = Vec::new();
+            gathered.pack(0..1024, |_| true, &mut bytes);
+            bytes.len()
+        };
+        let common = info(0, 1024);
+        let of_8_processes = |rank: u32| {
+            let mut info = common.clone();
+            (info.uuid, info.device) = (None, -1);
+            (info.pid, info.start_time) = (5000 + rank / 128, 777_000 + u64::from(rank / 128));
+            info
+        };
+        assert!(packed(&of_8_processes) < 400);
+        let each_with_a_device = |rank: u32| {
+            let mut info = common.clone();
+            let scrambled =
+                u128::from(rank + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+            info.uuid = Some(scrambled.to_le_bytes());
+            (info.pid, info.start_time) = (5000 + rank, 777_000 + u64::from(rank));
+            info
+        };
+        assert!(packed(&each_with_a_device) < 1024 * 41 + 400);
+        let vote = |_| {
+            let mut gathered = Gathered::new(1024);
+            gathered.put(0..1024, &[0; 4]);
+            let mut bytes = Vec::new();
+            gathered.pack(0..1024, |_| true, &mut bytes);
+            bytes.len()
+        };
+        assert!(vote(()) < 10);
     }
 
     #[test]
