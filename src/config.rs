@@ -484,6 +484,15 @@ pub(crate) fn get() -> &'static Config {
     config
 }
 
+/// The value of a variable of others as whoever reads it by itself will find it: blanks and all.
+pub(crate) fn foreign_as_is(name: &str) -> Option<OsString> {
+    debug_assert!(
+        FOREIGN.iter().any(|v| v.name == name),
+        "{name} is missing in config::FOREIGN"
+    );
+    std::env::var_os(name)
+}
+
 /// The trimmed value of a variable of others, `None` if it is unset or blank. Paths are ignored
 /// where the environment is not to be trusted. Panics in tests if the table lacks the name.
 pub(crate) fn foreign(name: &str) -> Option<OsString> {

@@ -155,6 +155,7 @@ const TARGETS: &[Target] = &[
                 reason: "no".into(),
                 version: 22_809,
                 path: "/lib/libnccl.so.2".into(),
+                numbers: "float32=7".into(),
                 id: vec![1; 128],
             };
             vote.encode()

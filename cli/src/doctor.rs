@@ -564,6 +564,10 @@ fn one_rank(id: &UniqueId, rank: usize, limit: Duration) -> Result<(), String> {
         ..Options::default()
     };
     let words = |e: flagos_comm::Error| format!("rank {rank}: {} ({:?})", e.text(), e.code());
+    if Linked.device_count().map_err(words)? > 0 {
+        // Some drivers have no stream for a thread that has set no device.
+        internal::set_device(0).map_err(words)?;
+    }
     let comm = Communicator::init_rank(2, id, rank, &options).map_err(words)?;
     let stream = Stream::create().map_err(words)?;
     let values: Vec<f32> = (0..1000).map(|i| (i * (rank + 1)) as f32).collect();

@@ -416,6 +416,8 @@ pub(crate) struct ProbeVote {
     pub reason: String,
     pub version: i32,
     pub path: String,
+    /// The numbers of the library that the user gave.
+    pub numbers: String,
     /// The vendor's unique id, from rank 0.
     pub id: Vec<u8>,
 }
@@ -424,7 +426,9 @@ impl ProbeVote {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.bytes(self.reason.as_bytes()).u32(self.version as u32);
-        w.bytes(self.path.as_bytes()).bytes(&self.id);
+        w.bytes(self.path.as_bytes())
+            .bytes(self.numbers.as_bytes())
+            .bytes(&self.id);
         w.0
     }
 
@@ -434,6 +438,7 @@ impl ProbeVote {
             reason: r.text()?,
             version: r.u32()? as i32,
             path: r.text()?,
+            numbers: r.text()?,
             id: r.bytes()?.to_vec(),
         })
     }
@@ -455,6 +460,17 @@ pub(crate) fn after_probe(infos: &[RankInfo], votes: &[ProbeVote]) -> Verdict {
         return Verdict::Stop(format!(
             "the ranks have different versions of the collective library: {each}. Install the same \
              one everywhere, or name it with FLAGOSCOMM_<VENDOR>_LIBRARY"
+        ));
+    }
+    if votes.iter().any(|v| v.numbers != votes[0].numbers) {
+        let numbers = votes.iter().map(|v| match v.numbers.as_str() {
+            "" => "none",
+            numbers => numbers,
+        });
+        let each = reasons(infos, numbers).unwrap_or_default();
+        return Verdict::Stop(format!(
+            "the ranks were given different numbers of the collective library: {each}. Set \
+             FLAGOSCOMM_<VENDOR>_NUMBERS to the same everywhere"
         ));
     }
     Verdict::Go
@@ -542,6 +558,7 @@ mod tests {
             reason: "r".into(),
             version: -1,
             path: "p".into(),
+            numbers: "x=1".into(),
             id: vec![0; 4108],
         };
         assert_eq!(ProbeVote::decode(&vote.encode()).unwrap(), vote);
@@ -649,6 +666,7 @@ mod tests {
             reason: reason.into(),
             version,
             path: format!("/lib/{version}"),
+            numbers: String::new(),
             id: Vec::new(),
         };
         let good = [vote("", 22809), vote("", 22809), vote("", 22809)];
@@ -664,6 +682,15 @@ mod tests {
         };
         assert!(
             text.contains("rank 1 (host h1, pid 101): 21803 (/lib/21803)"),
+            "{text}"
+        );
+        let mut odd = good;
+        odd[2].numbers = "float32=4".into();
+        let Verdict::Stop(text) = after_probe(&infos, &odd) else {
+            panic!()
+        };
+        assert!(
+            text.contains("rank 2 (host h2, pid 102): float32=4"),
             "{text}"
         );
     }

@@ -119,10 +119,19 @@ pub fn comm_async_error(handle: Handle) -> Result<i32> {
         Err(error) => {
             parts.record_failure(&error);
             let code = error.code() as i32;
+            if parts.native().is_some() && is_end_of_all(&error) {
+                place(handle).target.end(error.clone());
+                place(handle).target.set_ops(&CLOSED);
+            }
             place(handle).target.fail(error);
             Ok(code)
         }
     }
+}
+
+/// Whether a rank is gone or has ended the communicator, after which none can work with it.
+pub(crate) fn is_end_of_all(error: &Error) -> bool {
+    matches!(error.code(), Code::RemoteError | Code::Aborted)
 }
 
 /// Compares calls across the ranks before they are made, where call checking is on.
@@ -291,7 +300,10 @@ pub fn comm_destroy(handle: Handle) -> Result<()> {
         Backend::Native(_) => None,
     };
     place(handle).target.native.detach();
-    let result = take_down(&comm, &parts, false);
+    // The vendor's destroy may wait for a rank that is gone.
+    let broken =
+        parts.native().is_some() && lock(&parts.failed).as_ref().is_some_and(is_end_of_all);
+    let result = take_down(&comm, &parts, broken);
     release(handle, queued);
     result
 }

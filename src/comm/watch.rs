@@ -5,12 +5,12 @@
 //! There is one for all communicators of a process, and none when there is nothing to watch.
 #![forbid(unsafe_code)]
 
-use super::end::abort_vendor;
+use super::end::{abort_vendor, is_end_of_all};
 use super::table::{Handle, place};
 use super::{Comm, Parts};
 use crate::config;
-use crate::error::{Code, Error};
-use crate::ops::lock;
+use crate::error::Error;
+use crate::ops::{CLOSED, lock};
 use crate::sys::per_process::PerProcess;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -106,12 +106,13 @@ fn look(parts: &Parts) -> Result<(), Error> {
 fn give_up(handle: Handle, comm: &Comm, parts: &Parts, error: &Error) {
     // A call of this rank may have failed first, by a deadline or because the ranks disagree: that is
     // no reason to end the vendor's work.
-    if !matches!(error.code(), Code::RemoteError | Code::Aborted) {
+    if !is_end_of_all(error) {
         return;
     }
     log::warn!("{}: {error}; its work is aborted", comm.label());
     parts.record_failure(error);
     place(handle).target.end(error.clone());
+    place(handle).target.set_ops(&CLOSED);
     if let Some(native) = parts.native() {
         abort_vendor(handle, comm, native);
     }

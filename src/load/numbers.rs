@@ -46,7 +46,8 @@ impl Numbers {
     /// Understands `name=number,name=number`. Numbers are decimal or, after `0x`, hexadecimal.
     pub(crate) fn parse(text: &str) -> Result<BTreeMap<String, i64>> {
         let mut values = BTreeMap::new();
-        for item in text.split(',') {
+        let text = text.trim();
+        for item in text.strip_suffix(',').unwrap_or(text).split(',') {
             let parsed = item.split_once('=').and_then(|(name, number)| {
                 let name = name.trim().to_lowercase();
                 let number = number.trim();
@@ -100,12 +101,21 @@ mod tests {
     }
 
     #[test]
+    fn a_comma_at_the_end_is_no_matter() {
+        assert_eq!(
+            Numbers::parse("a=1, b=2, ").unwrap(),
+            Numbers::parse("a=1,b=2").unwrap()
+        );
+    }
+
+    #[test]
     fn what_is_not() {
         for text in [
             "not_ready",
             "=1",
             "a=b",
-            "a=1,",
+            "a=1,,",
+            ",",
             "a=0x",
             "a=1;b=2",
             "a=1,a=2",

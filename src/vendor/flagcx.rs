@@ -102,8 +102,8 @@ const NUMERIC: &[&str] = &["FLAGCX_USE_HETERO_COMM", "FLAGCX_USE_HOST_COMM"];
 /// Why FlagCX must not be called now.
 pub(super) fn refusal() -> Option<String> {
     NUMERIC.iter().find_map(|name| {
-        let value = config::foreign(name)?;
-        let value = value.to_string_lossy().into_owned();
+        // What FlagCX reads itself, so that an empty value counts too.
+        let value = config::foreign_as_is(name)?.to_string_lossy().into_owned();
         (!reads_as_number(&value)).then(|| {
             format!(
                 "{name} is {value:?}, which is no number: FlagCX would end the process. Set it to 0 \

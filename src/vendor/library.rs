@@ -148,6 +148,54 @@ impl std::fmt::Debug for Library {
     }
 }
 
+/// How large an id may be: what travels with a vote, with room for the largest that is known.
+const MAX_ID_BYTES: i64 = 64 << 10;
+
+/// Why the numbers that the user gave can't all be right: an id of no size that is possible, or one
+/// number for two data types or for two operators.
+fn given_wrongly(row: &Ccl, given: &Numbers) -> Option<String> {
+    if let Some(bytes) = given.get("id_bytes")
+        && !(1..=MAX_ID_BYTES).contains(&bytes)
+    {
+        return Some(format!(
+            "{}: id_bytes={bytes} is no size of an id: 1 to {MAX_ID_BYTES} bytes",
+            given.variable()
+        ));
+    }
+    let dtypes = DataType::ALL.map(|d| (d.name(), row.dtypes[d as usize]));
+    let redops = RedOp::ALL.map(|o| (o.name(), row.redops[o as usize]));
+    [&dtypes[..], &redops[..]].into_iter().find_map(|names| {
+        let mut taken: Vec<(&str, i64)> = Vec::new();
+        for (name, number) in names {
+            let value = match number {
+                Number::Is(value, _) => i64::from(*value),
+                Number::Unknown => match given.get(name) {
+                    Some(value) => value,
+                    None => continue,
+                },
+                Number::Absent => continue,
+            };
+            if !(0..=i64::from(c_int::MAX)).contains(&value) {
+                return Some(format!(
+                    "{}: {name}={value} is no number of an enumeration",
+                    given.variable()
+                ));
+            }
+            let twin = taken.iter().find(|(_, other)| *other == value);
+            if let Some((twin, _)) = twin
+                && (given.get(name).is_some() || given.get(twin).is_some())
+            {
+                return Some(format!(
+                    "{}: {twin} and {name} have the same number, {value}",
+                    given.variable()
+                ));
+            }
+            taken.push((name, value));
+        }
+        None
+    })
+}
+
 /// The names under which a row's unknown numbers can be given.
 pub(crate) fn askable(row: &Ccl) -> Vec<&'static str> {
     let dtypes = DataType::ALL.into_iter();
@@ -198,6 +246,13 @@ impl Library {
         lib: &Lib,
     ) -> std::result::Result<Accepted<Library>, Refusal> {
         identify(row, lib)?;
+        if let Some(reason) = given_wrongly(row, given) {
+            return Err(Refusal {
+                reason,
+                version: None,
+                coverage: None,
+            });
+        }
         let mut probe = Resolver::new(lib, row.companions);
         let (code, version) = find_version(row, &mut probe);
         let version_text = match (code, version) {
@@ -306,6 +361,25 @@ impl Library {
                 .collect::<Vec<_>>()
                 .join(",")
         )))
+    }
+
+    /// The numbers that the user has to give, as they are used: equal on all ranks, or the ranks
+    /// would mean different things by one call.
+    pub(crate) fn numbers_text(&self) -> String {
+        let number = |name: &str| {
+            let dtype = DataType::ALL.into_iter().find(|d| d.name() == name);
+            let redop = RedOp::ALL.into_iter().find(|o| o.name() == name);
+            match (dtype, redop) {
+                (Some(dtype), _) => i64::from(self.dtypes[dtype as usize]),
+                (_, Some(redop)) => i64::from(self.redops[redop as usize]),
+                _ => i64::try_from(self.id_bytes).unwrap_or(i64::MAX),
+            }
+        };
+        let given = askable(self.row).into_iter().filter_map(|name| {
+            let number = number(name);
+            (number >= 0).then(|| format!("{name}={number}"))
+        });
+        given.collect::<Vec<_>>().join(",")
     }
 
     /// The file.

@@ -56,6 +56,7 @@ fn one_rank(world: &[Member]) -> End {
                     reason: trial.missing.clone(),
                     version: trial.version,
                     path: format!("/lib/{}", trial.version),
+                    numbers: String::new(),
                     id: Vec::new(),
                 };
                 ProbeVote::decode(&vote.encode()).expect("our own encoding")
@@ -418,6 +419,7 @@ proptest! {
                     reason: String::new(),
                     version: 1 + i32::from(rank == odd),
                     path: "/lib/nccl".into(),
+                    numbers: String::new(),
                     id: Vec::new(),
                 };
                 let votes: Vec<ProbeVote> = (0..n).map(vote).collect();

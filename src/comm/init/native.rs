@@ -76,6 +76,7 @@ pub(super) fn native(
             reason: error.text().to_owned(),
             version: 0,
             path: String::new(),
+            numbers: String::new(),
             id: Vec::new(),
         })
     });
@@ -239,6 +240,7 @@ fn probe(
         reason: String::new(),
         version: 0,
         path: String::new(),
+        numbers: String::new(),
         id: Vec::new(),
     };
     match opened {
@@ -246,6 +248,7 @@ fn probe(
         Ok(library) => {
             own.version = library.version_code;
             own.path = library.path().display().to_string();
+            own.numbers = library.numbers_text();
             // Several ids of ours mean several roots of the vendor's, one on each of the first ranks.
             if (comm.rank() as usize) < roots(spec, library) {
                 let library: &'static Library = library;

@@ -73,14 +73,19 @@ fn ranks_of_two_vendors_meet_over_flagcx() {
 /// A value that FlagCX would end the process for: said, and the next tier is used.
 #[test]
 fn a_value_that_flagcx_cannot_read_is_said() {
-    for name in ["FLAGCX_USE_HETERO_COMM", "FLAGCX_USE_HOST_COMM"] {
-        let outcome = over_flagcx("nvidia", "rows", "init").env(name, "yes").ok();
+    let names = ["FLAGCX_USE_HETERO_COMM", "FLAGCX_USE_HOST_COMM"];
+    // Set to nothing is no number to FlagCX either.
+    for (name, value) in names
+        .into_iter()
+        .flat_map(|n| ["yes", "", " "].map(|v| (n, v)))
+    {
+        let outcome = over_flagcx("nvidia", "rows", "init").env(name, value).ok();
         assert_eq!(outcome.said("tier"), "1", "{}", outcome.report());
         assert!(outcome.calls("flagcxCommInitRank").is_empty());
-        let run = over_flagcx("nvidia", "rows", "init").env(name, "yes");
+        let run = over_flagcx("nvidia", "rows", "init").env(name, value);
         let outcome = run.env("FLAGOSCOMM_TIERS", "flagcx").ok();
         assert_ne!(outcome.said("init"), "0");
-        has(outcome.said("text"), &[name, "yes"]);
+        has(outcome.said("text"), &[name, &format!("{value:?}")]);
     }
 }
 

@@ -378,6 +378,39 @@ fn without_its_numbers_a_vendor_is_refused_in_words() {
                 refused(&run.env("FLAGOSCOMM_TIERS", "native").ok()),
                 &["inf8"],
             );
+            // One number for two operators would make one of them compute the other.
+            let all: Vec<&str> = numbers.split(',').collect();
+            let of = |name: &str| {
+                let item = all.iter().find_map(|item| item.strip_prefix(name));
+                item.and_then(|rest| rest.strip_prefix('='))
+            };
+            let twin = of("sum").expect("sum");
+            let changed: Vec<String> = all
+                .iter()
+                .map(|item| match item.starts_with("max=") {
+                    true => format!("max={twin}"),
+                    false => (*item).to_owned(),
+                })
+                .collect();
+            let run = fact.scenario("rows", "init").env(name, changed.join(","));
+            has(
+                refused(&run.env("FLAGOSCOMM_TIERS", "native").ok()),
+                &[name, "sum and max"],
+            );
+            if of("id_bytes").is_some() {
+                let huge: Vec<String> = all
+                    .iter()
+                    .map(|item| match item.starts_with("id_bytes=") {
+                        true => "id_bytes=99999999999".to_owned(),
+                        false => (*item).to_owned(),
+                    })
+                    .collect();
+                let run = fact.scenario("rows", "init").env(name, huge.join(","));
+                has(
+                    refused(&run.env("FLAGOSCOMM_TIERS", "native").ok()),
+                    &["id_bytes=99999999999"],
+                );
+            }
         },
     );
 }
