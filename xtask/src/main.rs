@@ -3,13 +3,16 @@
 //! A chore that rewrites committed files runs the test that compares them, told to write instead:
 //! its tools stay dev-dependencies, and there is one generator.
 
+mod install;
+
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo run -p xtask -- CHORE
   header   writes include/flagos_comm.h from capi/flagos
   vendors  writes the tables of docs/discovery.md from the vendors' rows
   env      writes docs/environment.md from the table of variables
-  abi      compares what the engine declares of vendors' libraries with their C declarations";
+  abi      compares what the engine declares of vendors' libraries with their C declarations
+  install, uninstall   see --help of these";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,9 +34,25 @@ fn main() -> ExitCode {
             &["xtask", "--test", "abi"],
             &["--nocapture", "--test-threads=1"],
         ),
+        ["install" | "uninstall", "--help" | "-h"] => {
+            println!("{}", install::USAGE);
+            ExitCode::SUCCESS
+        }
+        ["install", rest @ ..] => done(install::install(rest)),
+        ["uninstall", rest @ ..] => done(install::uninstall(rest)),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
+        }
+    }
+}
+
+fn done(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
         }
     }
 }
