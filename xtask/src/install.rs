@@ -156,14 +156,23 @@ fn workspace() -> PathBuf {
         .to_path_buf()
 }
 
-/// Builds what is installed; the folder where it lies.
-fn build(drop_ins: bool) -> Result<PathBuf, String> {
-    // Where this program was built.
+/// Where cargo builds: where this program was built, as far as that can be seen.
+fn target_dir() -> Result<PathBuf, String> {
     let exe = std::env::current_exe().map_err(|error| format!("where am I: {error}"))?;
-    let target = exe
+    if let Some(dir) = exe
         .ancestors()
         .find(|dir| dir.join("CACHEDIR.TAG").is_file())
-        .map_or_else(|| workspace().join("target"), Path::to_path_buf);
+    {
+        return Ok(dir.to_path_buf());
+    }
+    let dir = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace().join("target"), PathBuf::from);
+    std::path::absolute(&dir).map_err(|error| format!("{}: {error}", dir.display()))
+}
+
+/// Builds what is installed; the folder where it lies.
+fn build(drop_ins: bool) -> Result<PathBuf, String> {
+    let target = target_dir()?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(workspace())

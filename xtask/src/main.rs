@@ -12,6 +12,7 @@ const USAGE: &str = "usage: cargo run -p xtask -- CHORE
   vendors  writes the tables of docs/discovery.md from the vendors' rows
   env      writes docs/environment.md from the table of variables
   abi      compares what the engine declares of vendors' libraries with their C declarations
+  abi-baseline   makes the C interface as it is now the baseline that later ones are compared with (capi/abi)
   install, uninstall   see --help of these";
 
 fn main() -> ExitCode {
@@ -21,6 +22,10 @@ fn main() -> ExitCode {
         ["header"] => test(
             &["flagos-comm-capi-tests", "--test", "capi"],
             &["--exact", "header::is_what_cbindgen_makes"],
+        ),
+        ["abi-baseline"] => test(
+            &["flagos-comm-capi-tests", "--test", "capi"],
+            &["baseline_has", "numbers_of_its_baseline", "--nocapture"],
         ),
         ["vendors"] => test(
             &["flagos-comm", "--lib"],
