@@ -173,25 +173,31 @@ fn target_dir() -> Result<PathBuf, String> {
 /// Builds what is installed; the folder where it lies.
 fn build(drop_ins: bool) -> Result<PathBuf, String> {
     let target = target_dir()?;
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .current_dir(workspace())
-        .args(["build", "--release", "--locked", "--target-dir"])
-        .arg(&target)
-        .args(["-p", "flagos-comm-capi-flagos", "-p", "flagos-comm-cli"]);
+    let mut libraries = vec!["-p", "flagos-comm-capi-flagos"];
     if drop_ins {
-        cargo.args([
+        libraries.extend([
             "-p",
             "flagos-comm-capi-flagcx",
             "-p",
             "flagos-comm-capi-nccl",
         ]);
     }
-    match cargo.status() {
-        Ok(status) if status.success() => Ok(target.join("release")),
-        Ok(status) => Err(format!("the build failed: {status}")),
-        Err(error) => Err(format!("cargo can't be run: {error}")),
+    // The tool on its own: what it needs would switch on features in the libraries' dependencies, and cargo
+    // would build the libraries again whenever it is asked for them alone.
+    for packages in [&libraries[..], &["-p", "flagos-comm-cli"]] {
+        let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .current_dir(workspace())
+            .args(["build", "--release", "--locked", "--target-dir"])
+            .arg(&target)
+            .args(packages)
+            .status();
+        match status {
+            Ok(status) if status.success() => {}
+            Ok(status) => return Err(format!("the build failed: {status}")),
+            Err(error) => return Err(format!("cargo can't be run: {error}")),
+        }
     }
+    Ok(target.join("release"))
 }
 
 /// What is installed, by its path below the prefix.
