@@ -153,7 +153,7 @@ fn refusals_are_explained() {
     std::fs::remove_file(&text).unwrap();
     for words in [
         "    MetaX MCCL: refused: ",
-        "it has no mcclCommMcDevice",
+        "it is Moore Threads' MCCL, not MetaX MCCL",
         &format!("    HIP runtime: refused: {}: ", text.display()),
         "not a shared library but text",
         "    FlagCX: absent: /nowhere/libflagcx.so: there is no such file",
