@@ -179,7 +179,8 @@ fn the_library_has_all_that_its_baseline_has() {
     if blessed() {
         fs::write(baseline(), &text).expect("capi/abi can be written");
     }
-    if !baseline().is_file() {
+    // One exists for the architecture that everything is run on.
+    if !baseline().is_file() && std::env::consts::ARCH != "x86_64" {
         eprintln!("SKIPPED: there is no {}", baseline().display());
         return;
     }
@@ -193,7 +194,7 @@ fn the_library_has_all_that_its_baseline_has() {
     let compare = |from: &str, to: &str| {
         assert!(text.contains(from), "the dump has no {from}");
         fs::write(&doctored, text.replacen(from, to, usize::MAX)).expect("scratch");
-        (difference(&doctored, &now), difference(&now, &doctored))
+        difference(&doctored, &now)
     };
     // A function that is gone; seen from the other side, one that is new.
     let without: String = {
@@ -228,7 +229,7 @@ fn the_library_has_all_that_its_baseline_has() {
         .find(|line| line.contains("<type-decl name='i32'"))
         .and_then(|line| line.split(" id='").nth(1)?.split('\'').next())
         .expect("i32");
-    let (changed, _) = compare(
+    let changed = compare(
         &format!("<parameter type-id='{usize_id}' name='count'/>"),
         &format!("<parameter type-id='{i32_id}' name='count'/>"),
     );
@@ -236,7 +237,7 @@ fn the_library_has_all_that_its_baseline_has() {
     let field = |offset: u32| {
         format!("layout-offset-in-bits='{offset}'>\n            <var-decl name='version'")
     };
-    let (moved, _) = compare(&field(96), &field(64));
+    let moved = compare(&field(96), &field(64));
     assert!(moved.is_some_and(|why| why.contains("flagosConfig_t")));
 }
 
