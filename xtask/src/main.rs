@@ -3,13 +3,17 @@
 //! A chore that rewrites committed files runs the test that compares them, told to write instead:
 //! its tools stay dev-dependencies, and there is one generator.
 
+mod install;
+
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo run -p xtask -- CHORE
   header   writes include/flagos_comm.h from capi/flagos
   vendors  writes the tables of docs/discovery.md from the vendors' rows
   env      writes docs/environment.md from the table of variables
-  abi      compares what the engine declares of vendors' libraries with their C declarations";
+  abi      compares what the engine declares of vendors' libraries with their C declarations
+  abi-baseline   makes the C interface as it is now the baseline that later ones are compared with (capi/abi)
+  install, uninstall   see --help of these";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -18,6 +22,10 @@ fn main() -> ExitCode {
         ["header"] => test(
             &["flagos-comm-capi-tests", "--test", "capi"],
             &["--exact", "header::is_what_cbindgen_makes"],
+        ),
+        ["abi-baseline"] => test(
+            &["flagos-comm-capi-tests", "--test", "capi"],
+            &["baseline_has", "numbers_of_its_baseline", "--nocapture"],
         ),
         ["vendors"] => test(
             &["flagos-comm", "--lib"],
@@ -31,9 +39,25 @@ fn main() -> ExitCode {
             &["xtask", "--test", "abi"],
             &["--nocapture", "--test-threads=1"],
         ),
+        ["install" | "uninstall", "--help" | "-h"] => {
+            println!("{}", install::USAGE);
+            ExitCode::SUCCESS
+        }
+        ["install", rest @ ..] => done(install::install(rest)),
+        ["uninstall", rest @ ..] => done(install::uninstall(rest)),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
+        }
+    }
+}
+
+fn done(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -186,6 +186,12 @@ fn static_library_links_as_documented() {
         readme.contains(&format!("libflagos_comm.a {libraries}\n")),
         "capi/README.md does not say that the static library is linked with: {libraries}"
     );
+    // From there it comes into the CMake package and the pkg-config file.
+    let install = std::fs::read_to_string(root().join("xtask/src/install.rs")).expect("install.rs");
+    assert!(
+        install.contains(&format!("= \"{libraries}\";")),
+        "xtask/src/install.rs does not have STATIC_LIBRARIES = {libraries:?}"
+    );
     let dir = scratch("static");
     let file = dir.join("static.c");
     std::fs::write(&file, STATIC).expect("scratch");

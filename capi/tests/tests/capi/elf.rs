@@ -129,6 +129,48 @@ fn needs_the_c_library_only() {
     }
 }
 
+/// The oldest glibc that a release has to run on.
+const GLIBC_FLOOR: [u32; 2] = [2, 28];
+
+/// What glibc has had for longer than its newer version of the symbol says: in 2.33 and 2.34 functions of other
+/// libraries, and of the static part, moved into libc.so. A build against an older glibc finds them there.
+const MOVED: [&str; 5] = ["pthread_", "dl", "stat", "fstat", "lstat"];
+
+#[test]
+fn needs_no_function_that_an_older_c_library_lacks() {
+    for (file, ..) in LIBRARIES {
+        let table = stdout(Command::new("objdump").arg("-T").arg(library(file)));
+        let mut seen = 0;
+        for line in table.lines().filter(|line| line.contains("*UND*")) {
+            let Some((before, after)) = line.split_once("GLIBC_") else {
+                continue;
+            };
+            seen += 1;
+            let mut words = after.split([')', ' ']).filter(|word| !word.is_empty());
+            let version: Vec<u32> = words
+                .next()
+                .unwrap_or_default()
+                .split('.')
+                .map_while(|part| part.parse().ok())
+                .collect();
+            let name = words.next().unwrap_or_default();
+            assert!(
+                version.len() >= 2 && !name.is_empty(),
+                "not understood: {line}"
+            );
+            let weak = before.split_whitespace().nth(1) == Some("w");
+            assert!(
+                version[..2] <= GLIBC_FLOOR[..]
+                    || weak
+                    || MOVED.iter().any(|moved| name.starts_with(moved)),
+                "{file} needs {name}, which glibc {} doesn't have: {line}",
+                GLIBC_FLOOR.map(|part| part.to_string()).join(".")
+            );
+        }
+        assert!(seen > 20, "{file}: only {seen} symbols of glibc were found");
+    }
+}
+
 fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()
 }

@@ -1,10 +1,12 @@
 //! The C libraries as their users see them: header, exports, ELF, consumers in C, C++ and Python.
 
+mod abi;
 mod consumers;
 mod elf;
 mod faults;
 mod foreign;
 mod header;
+mod install;
 mod life;
 mod programs;
 mod secure;
