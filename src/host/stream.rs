@@ -5,6 +5,7 @@ use crate::error::{Code, Error, Result};
 use crate::ops::lock;
 use crate::sys::handoff::{Sender, queue};
 use crate::sys::per_process::PerProcess;
+use crate::sys::process::first_number;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex};
@@ -77,8 +78,12 @@ struct Registry {
 
 impl Registry {
     /// Handles are odd numbers that no allocation has for an address; they are never dereferenced
-    /// and never used twice.
+    /// and never used twice. The first is random, so that another copy of this library in the process
+    /// does not take our handles for its own.
     fn next(&mut self) -> usize {
+        if self.last == 0 {
+            self.last = first_number();
+        }
         self.last += 1;
         (self.last << 4) | 7
     }
@@ -193,6 +198,19 @@ pub(crate) fn synchronize(handle: *mut c_void) -> Result<()> {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
     }
     progress.error.take().map_or(Ok(()), Err)
+}
+
+/// Waits until everything on every stream is done; the first error of any.
+pub(crate) fn synchronize_all() -> Result<()> {
+    let all: Vec<usize> = lock(registry()).streams.keys().copied().collect();
+    let mut first = Ok(());
+    for handle in all {
+        // Another thread may have freed it meanwhile.
+        if lock(registry()).streams.contains_key(&handle) {
+            first = first.and(synchronize(handle as *mut c_void));
+        }
+    }
+    first
 }
 
 /// What is put on the stream from now on waits for the event.
