@@ -24,10 +24,10 @@ pub use crate::comm::group::{
 };
 pub use crate::comm::init::{comm_init_all, comm_init_rank, get_unique_id};
 pub use crate::comm::local::{
-    device_count, device_synchronize, device_uuid, event_create, event_destroy, event_elapsed, event_query,
-    event_record, event_synchronize, get_device, memcpy_async, memset_async, pointer_attributes,
-    set_device, stream_create, stream_destroy, stream_query, stream_synchronize, stream_wait_event,
-    vendor,
+    device_count, device_synchronize, device_uuid, event_create, event_destroy, event_elapsed,
+    event_query, event_record, event_synchronize, get_device, memcpy_async, memset_async,
+    pointer_attributes, set_device, stream_create, stream_destroy, stream_query,
+    stream_synchronize, stream_wait_event, vendor,
 };
 pub use crate::comm::memory::{
     comm_deregister, comm_register, comm_window_deregister, comm_window_register, device_alloc,
