@@ -67,8 +67,8 @@ pub fn stream_create() -> Result<*mut c_void> {
     }
 }
 
-/// Waits until everything on the current device is done; without a driver, everything on every host
-/// stream.
+/// Waits until everything on the current device is done; without a driver, everything on the host streams
+/// that this thread made or has put work on.
 pub fn device_synchronize() -> Result<()> {
     match driver()? {
         Some(driver) => driver.device_synchronize(),
