@@ -5,7 +5,7 @@
  *
  * AV-1, AV-3, AV-5, AB-2.
  *
- * usage: misuse LIBFLAGOS_COMM COPY_OF_LIBFLAGCX
+ * usage: misuse [LIBFLAGOS_COMM COPY_OF_LIBFLAGCX]; with them on a machine without a driver only
  */
 #include "flagcx.h"
 
@@ -607,13 +607,23 @@ static void groups(void)
     void (*start)(void) = (void (*)(void))flagcxGroupStart;
     flagcxResult_t (*bare)(void) = (flagcxResult_t (*)(void))start;
     flagcxResult_t (*end)(void) = (flagcxResult_t (*)(void))(void (*)(void))flagcxGroupEnd;
+    double in[2] = { 5, 6 }, got[2] = { 0, 0 };
+    double *a, *b;
     int i;
+    OK(device->deviceMalloc((void **)&a, sizeof in, flagcxMemDevice, NULL));
+    OK(device->deviceMalloc((void **)&b, sizeof in, flagcxMemDevice, NULL));
+    OK(device->deviceMemcpy(a, in, sizeof in, flagcxMemcpyHostToDevice, NULL));
     for (i = 0; i < 2; i++) {
         OK(bare());
-        OK(flagcxAllReduce(buffer, buffer, 1, flagcxDouble, flagcxSum, good_comm, good_stream));
-        OK(flagcxAllReduce(other_buffer, other_buffer, 1, flagcxDouble, flagcxSum, good_comm, good_stream));
+        OK(flagcxAllReduce(a, b, 1, flagcxDouble, flagcxSum, good_comm, good_stream));
+        OK(flagcxAllReduce(a + 1, b + 1, 1, flagcxDouble, flagcxSum, good_comm, good_stream));
         OK(end());
     }
+    OK(device->streamSynchronize(good_stream));
+    OK(device->deviceMemcpy(got, b, sizeof got, flagcxMemcpyDeviceToHost, NULL));
+    CHECK(got[0] == 5 && got[1] == 6);
+    OK(device->deviceFree(a, flagcxMemDevice, NULL));
+    OK(device->deviceFree(b, flagcxMemDevice, NULL));
     GIVES(flagcxInvalidUsage, flagcxGroupEnd(good_comm));
     GIVES(flagcxInvalidUsage, flagcxGroupEnd(NULL));
     /* A call that the skin itself refuses makes the group fail, as any other. */

@@ -3,6 +3,7 @@
 mod consumers;
 mod elf;
 mod faults;
+mod flagcx;
 mod foreign;
 mod header;
 mod life;
