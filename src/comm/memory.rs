@@ -109,8 +109,7 @@ pub fn mem_free(memory: *mut c_void) -> Result<()> {
             None => Err(Error::internal("device memory without a driver")),
         },
         Owner::Pinned => match load::process_driver()? {
-            // SAFETY: allocated as such and not freed since, as the table says.
-            Some(driver) => unsafe { driver.free_host(memory) },
+            Some(driver) => driver.free_host_user(user_ptr(memory)),
             None => Err(Error::internal("pinned memory without a driver")),
         },
         Owner::Host(bytes) => {

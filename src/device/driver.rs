@@ -1077,6 +1077,12 @@ impl Driver {
         unsafe { self.free(memory.get()) }
     }
 
+    /// Frees pinned memory of ours that a caller gives back.
+    pub(crate) fn free_host_user(&self, memory: UserPtr) -> Result<()> {
+        // SAFETY: as in `free_user`.
+        unsafe { self.free_host(memory.get()) }
+    }
+
     /// Pinned host memory.
     pub(crate) fn malloc_host(&self, bytes: usize) -> Result<*mut c_void> {
         let suffix = "HostAlloc";

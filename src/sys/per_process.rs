@@ -18,6 +18,12 @@ struct Slot<T> {
     value: OnceLock<T>,
 }
 
+impl<T: Send + Sync + 'static> Default for PerProcess<T> {
+    fn default() -> PerProcess<T> {
+        PerProcess::new()
+    }
+}
+
 impl<T: Send + Sync + 'static> PerProcess<T> {
     /// An empty cell.
     pub const fn new() -> PerProcess<T> {
