@@ -20,16 +20,16 @@ pub unsafe extern "C" fn flagcxAllReduce(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    let checked = Checked {
-        dtype: datatype,
-        op,
-    };
-    // SAFETY: this function's contract.
-    unsafe {
-        operation("flagcxAllReduce", comm, stream, checked, |raw| {
-            internal::all_reduce(sendbuff, recvbuff, count, datatype, op, handle(comm), raw)
-        })
-    }
+    operation!(
+        "flagcxAllReduce",
+        Checked { dtype: datatype, op },
+        all_reduce(
+            sendbuff: *const c_void, recvbuff: *mut c_void, count: usize,
+            datatype: flagcxDataType_t, op: flagcxRedOp_t
+        ),
+        comm,
+        stream
+    )
 }
 
 /// Reduce. `recvbuff` may be NULL where it is not used.
@@ -47,25 +47,16 @@ pub unsafe extern "C" fn flagcxReduce(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    let checked = Checked {
-        dtype: datatype,
-        op,
-    };
-    // SAFETY: this function's contract.
-    unsafe {
-        operation("flagcxReduce", comm, stream, checked, |raw| {
-            internal::reduce(
-                sendbuff,
-                recvbuff,
-                count,
-                datatype,
-                op,
-                root,
-                handle(comm),
-                raw,
-            )
-        })
-    }
+    operation!(
+        "flagcxReduce",
+        Checked { dtype: datatype, op },
+        reduce(
+            sendbuff: *const c_void, recvbuff: *mut c_void, count: usize,
+            datatype: flagcxDataType_t, op: flagcxRedOp_t, root: c_int
+        ),
+        comm,
+        stream
+    )
 }
 
 /// Broadcast. `sendbuff` may be NULL where it is not used.
@@ -82,16 +73,16 @@ pub unsafe extern "C" fn flagcxBroadcast(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    // SAFETY: this function's contract.
-    unsafe {
-        operation(
-            "flagcxBroadcast",
-            comm,
-            stream,
-            Checked::dtype(datatype),
-            |raw| internal::broadcast(sendbuff, recvbuff, count, datatype, root, handle(comm), raw),
-        )
-    }
+    operation!(
+        "flagcxBroadcast",
+        Checked::dtype(datatype),
+        broadcast(
+            sendbuff: *const c_void, recvbuff: *mut c_void, count: usize,
+            datatype: flagcxDataType_t, root: c_int
+        ),
+        comm,
+        stream
+    )
 }
 
 /// Gather. `recvbuff` may be NULL where it is not used.
@@ -108,16 +99,16 @@ pub unsafe extern "C" fn flagcxGather(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    // SAFETY: this function's contract.
-    unsafe {
-        operation(
-            "flagcxGather",
-            comm,
-            stream,
-            Checked::dtype(datatype),
-            |raw| internal::gather(sendbuff, recvbuff, count, datatype, root, handle(comm), raw),
-        )
-    }
+    operation!(
+        "flagcxGather",
+        Checked::dtype(datatype),
+        gather(
+            sendbuff: *const c_void, recvbuff: *mut c_void, count: usize,
+            datatype: flagcxDataType_t, root: c_int
+        ),
+        comm,
+        stream
+    )
 }
 
 /// Scatter. `sendbuff` may be NULL where it is not used.
@@ -134,16 +125,16 @@ pub unsafe extern "C" fn flagcxScatter(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    // SAFETY: this function's contract.
-    unsafe {
-        operation(
-            "flagcxScatter",
-            comm,
-            stream,
-            Checked::dtype(datatype),
-            |raw| internal::scatter(sendbuff, recvbuff, count, datatype, root, handle(comm), raw),
-        )
-    }
+    operation!(
+        "flagcxScatter",
+        Checked::dtype(datatype),
+        scatter(
+            sendbuff: *const c_void, recvbuff: *mut c_void, count: usize,
+            datatype: flagcxDataType_t, root: c_int
+        ),
+        comm,
+        stream
+    )
 }
 
 /// ReduceScatter.
@@ -160,24 +151,16 @@ pub unsafe extern "C" fn flagcxReduceScatter(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    let checked = Checked {
-        dtype: datatype,
-        op,
-    };
-    // SAFETY: this function's contract.
-    unsafe {
-        operation("flagcxReduceScatter", comm, stream, checked, |raw| {
-            internal::reduce_scatter(
-                sendbuff,
-                recvbuff,
-                recvcount,
-                datatype,
-                op,
-                handle(comm),
-                raw,
-            )
-        })
-    }
+    operation!(
+        "flagcxReduceScatter",
+        Checked { dtype: datatype, op },
+        reduce_scatter(
+            sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize,
+            datatype: flagcxDataType_t, op: flagcxRedOp_t
+        ),
+        comm,
+        stream
+    )
 }
 
 /// AllGather.
@@ -193,16 +176,16 @@ pub unsafe extern "C" fn flagcxAllGather(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    // SAFETY: this function's contract.
-    unsafe {
-        operation(
-            "flagcxAllGather",
-            comm,
-            stream,
-            Checked::dtype(datatype),
-            |raw| internal::all_gather(sendbuff, recvbuff, sendcount, datatype, handle(comm), raw),
-        )
-    }
+    operation!(
+        "flagcxAllGather",
+        Checked::dtype(datatype),
+        all_gather(
+            sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize,
+            datatype: flagcxDataType_t
+        ),
+        comm,
+        stream
+    )
 }
 
 /// AlltoAll. Not in place: FlagCX, whose header allows that, gives undefined data then; this is an error.
@@ -218,16 +201,15 @@ pub unsafe extern "C" fn flagcxAlltoAll(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    // SAFETY: this function's contract.
-    unsafe {
-        operation(
-            "flagcxAlltoAll",
-            comm,
-            stream,
-            Checked::dtype(datatype),
-            |raw| internal::all_to_all(sendbuff, recvbuff, count, datatype, handle(comm), raw),
-        )
-    }
+    operation!(
+        "flagcxAlltoAll",
+        Checked::dtype(datatype),
+        all_to_all(
+            sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: flagcxDataType_t
+        ),
+        comm,
+        stream
+    )
 }
 
 /// AlltoAllv. Counts and displacements are in elements and are read during the call.
@@ -246,28 +228,17 @@ pub unsafe extern "C" fn flagcxAlltoAllv(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    // SAFETY: this function's contract.
-    unsafe {
-        operation(
-            "flagcxAlltoAllv",
-            comm,
-            stream,
-            Checked::dtype(datatype),
-            |raw| {
-                internal::all_to_allv(
-                    sendbuff,
-                    sendcounts,
-                    sdispls,
-                    recvbuff,
-                    recvcounts,
-                    rdispls,
-                    datatype,
-                    handle(comm),
-                    raw,
-                )
-            },
-        )
-    }
+    operation!(
+        "flagcxAlltoAllv",
+        Checked::dtype(datatype),
+        all_to_allv(
+            sendbuff: *const c_void, sendcounts: *mut usize, sdispls: *mut usize,
+            recvbuff: *mut c_void, recvcounts: *mut usize, rdispls: *mut usize,
+            datatype: flagcxDataType_t
+        ),
+        comm,
+        stream
+    )
 }
 
 /// Waits, host included, until every rank is here.
@@ -279,12 +250,7 @@ pub unsafe extern "C" fn flagcxBarrier(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    // SAFETY: this function's contract.
-    let result = unsafe {
-        operation("flagcxBarrier", comm, stream, Checked::dtype(0), |raw| {
-            internal::barrier(handle(comm), raw)
-        })
-    };
+    let result = operation!("flagcxBarrier", Checked::dtype(0), barrier(), comm, stream);
     if result != flagcxSuccess {
         return result;
     }

@@ -19,16 +19,15 @@ pub unsafe extern "C" fn flagcxSend(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    // SAFETY: this function's contract.
-    unsafe {
-        operation(
-            "flagcxSend",
-            comm,
-            stream,
-            Checked::dtype(datatype),
-            |raw| internal::send(sendbuff, count, datatype, peer, handle(comm), raw),
-        )
-    }
+    operation!(
+        "flagcxSend",
+        Checked::dtype(datatype),
+        send(
+            sendbuff: *const c_void, count: usize, datatype: flagcxDataType_t, peer: c_int
+        ),
+        comm,
+        stream
+    )
 }
 
 /// Recv.
@@ -44,14 +43,13 @@ pub unsafe extern "C" fn flagcxRecv(
     comm: flagcxComm_t,
     stream: flagcxStream_t,
 ) -> flagcxResult_t {
-    // SAFETY: this function's contract.
-    unsafe {
-        operation(
-            "flagcxRecv",
-            comm,
-            stream,
-            Checked::dtype(datatype),
-            |raw| internal::recv(recvbuff, count, datatype, peer, handle(comm), raw),
-        )
-    }
+    operation!(
+        "flagcxRecv",
+        Checked::dtype(datatype),
+        recv(
+            recvbuff: *mut c_void, count: usize, datatype: flagcxDataType_t, peer: c_int
+        ),
+        comm,
+        stream
+    )
 }
