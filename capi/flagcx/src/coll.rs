@@ -188,7 +188,7 @@ pub unsafe extern "C" fn flagcxAllGather(
     )
 }
 
-/// AlltoAll. Not in place: FlagCX, whose header allows that, gives undefined data then; this is an error.
+/// AlltoAll. Not in place: FlagCX, whose header allows that, gives undefined data then.
 ///
 /// # Safety
 /// Buffers as in FlagCX; a stream that is not NULL must point to a pointer.

@@ -334,3 +334,57 @@ fn flagcx_from_python() {
     run(&mut on_host(script(), &dir));
     run(&mut over(script(), &dir, &Standins::builder().build()));
 }
+
+/// What a call costs over the native library's: 12 instructions at most.
+#[test]
+fn the_skin_adds_twelve_instructions_at_most() {
+    if !have("valgrind") {
+        return;
+    }
+    let dir = folder("flagcx-cost");
+    let standins = Standins::builder().bare().build();
+    let skin = program("cost", &[], &dir);
+    let native = dir.join("native");
+    let soname = dir.join("libflagos_comm.so.0");
+    std::os::unix::fs::symlink(library(), &soname).expect("a link");
+    run(Command::new("gcc")
+        .args(["-g", "-O1", "-DNATIVE"])
+        .arg(format!("-I{}", root().join("include").display()))
+        .arg(source("cost.c"))
+        .arg("-o")
+        .arg(&native)
+        .arg(&soname));
+    let count = |exe: &Path, prefix: &str, op: &str| -> i64 {
+        let mut command = Command::new("valgrind");
+        command
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(format!("--toggle-collect={prefix}{op}"))
+            .arg(exe)
+            .arg(op);
+        let out = run(&mut over(command, &dir, &standins));
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        let collected = text
+            .lines()
+            .find_map(|line| line.split_once("Collected : "))
+            .unwrap_or_else(|| panic!("no count: {text}"));
+        collected.1.trim().parse().expect("a number")
+    };
+    for op in [
+        "AllReduce",
+        "Reduce",
+        "ReduceScatter",
+        "AllGather",
+        "Broadcast",
+        "Gather",
+        "Scatter",
+        "AlltoAll",
+        "Send",
+        "Recv",
+    ] {
+        let ours = count(&skin, "flagcx", op);
+        let over = ours - count(&native, "flagos", op);
+        assert!(ours >= 20_000, "{op}: {ours} instructions were counted");
+        println!("{op}: +{} instructions", over as f64 / 1000.0);
+        assert!(over <= 12_000, "{op}: {over} instructions in 1000 calls");
+    }
+}
