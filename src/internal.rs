@@ -8,7 +8,7 @@ use crate::comm::init::OutHandle;
 use crate::comm::options::Options;
 use crate::comm::split;
 use crate::comm::table::place;
-use crate::error::{Code, Result, last};
+use crate::error::{Code, Error, Result, last};
 use std::ffi::{CStr, c_char};
 
 pub use crate::comm::call::{
@@ -24,16 +24,19 @@ pub use crate::comm::group::{
 };
 pub use crate::comm::init::{comm_init_all, comm_init_rank, get_unique_id};
 pub use crate::comm::local::{
-    device_count, device_uuid, event_create, event_destroy, event_elapsed, event_query,
-    event_record, event_synchronize, get_device, memcpy_async, memset_async, pointer_attributes,
-    set_device, stream_create, stream_destroy, stream_query, stream_synchronize, stream_wait_event,
-    vendor,
+    device_count, device_synchronize, device_uuid, event_create, event_destroy, event_elapsed,
+    event_query, event_record, event_synchronize, get_device, memcpy_async, memset_async,
+    pointer_attributes, set_device, stream_create, stream_destroy, stream_query,
+    stream_synchronize, stream_wait_event, vendor,
 };
 pub use crate::comm::memory::{
-    comm_deregister, comm_register, comm_window_deregister, comm_window_register, mem_alloc,
-    mem_free, redop_create_pre_mul_sum, redop_destroy,
+    comm_deregister, comm_register, comm_window_deregister, comm_window_register, device_alloc,
+    mem_alloc, mem_free, redop_create_pre_mul_sum, redop_destroy,
 };
 pub use crate::log::{LogCallback, install as install_log_sink, set_callback as set_log_callback};
+
+pub use crate::sys::per_process::PerProcess;
+pub use crate::sys::process::first_number;
 
 /// The value of a C communicator handle. 0 is NULL. Never dereferenced.
 pub type Handle = usize;
@@ -87,6 +90,17 @@ pub fn last_error(comm: Handle) -> *const c_char {
     } else {
         last::of_thread()
     }
+}
+
+/// Whether a handle is a live communicator of this library and process.
+pub fn is_live(comm: Handle) -> bool {
+    place(comm).is_own(comm)
+}
+
+/// Tells the open group of this thread, if there is one, of a call that a skin refused before it came
+/// here: the group's end has to fail too.
+pub fn refuse_group(error: &Error) {
+    crate::comm::group::note_error(error);
 }
 
 /// Every environment variable of the library: name (`<VENDOR>` stands for a vendor's key in upper

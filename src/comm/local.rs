@@ -67,6 +67,15 @@ pub fn stream_create() -> Result<*mut c_void> {
     }
 }
 
+/// Waits until everything on the current device is done; without a driver, everything on the host streams
+/// that this thread made or has put work on.
+pub fn device_synchronize() -> Result<()> {
+    match driver()? {
+        Some(driver) => driver.device_synchronize(),
+        None => stream::synchronize_all(),
+    }
+}
+
 fn not_null(handle: *mut c_void, what: &str) -> Result<()> {
     if handle.is_null() {
         return Err(Error::invalid_argument(format!("the {what} is NULL")));

@@ -8,12 +8,13 @@ use crate::host::port::read_scalar;
 use crate::load;
 use crate::ops::{CustomRedOp, lock};
 use crate::sys::per_process::PerProcess;
+use crate::sys::process::first_number;
 use crate::types::DataType;
 use crate::vendor::comm::Scalar;
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 /// Alignment of host memory that we give: pages, so that it can be shared and pinned.
 const HOST_ALIGN: usize = 4096;
@@ -24,6 +25,8 @@ enum Owner {
     Library,
     /// The driver, on this device.
     Driver,
+    /// The driver, on the host.
+    Pinned,
     /// This process' heap.
     Host(usize),
 }
@@ -53,20 +56,37 @@ pub fn mem_alloc(bytes: usize) -> Result<*mut c_void> {
                 None => (driver.malloc(bytes)?, Owner::Driver),
             }
         }
-        None => {
-            let layout = Layout::from_size_align(bytes, HOST_ALIGN).map_err(|_| {
-                Error::invalid_argument(format!("{bytes} bytes are more than memory can hold"))
-            })?;
-            // SAFETY: the layout has a size that is not 0.
-            let memory = unsafe { std::alloc::alloc_zeroed(layout) };
-            if memory.is_null() {
-                return Err(Error::new(
-                    crate::Code::SystemError,
-                    format!("{bytes} bytes of memory can't be had"),
-                ));
-            }
-            (memory.cast(), Owner::Host(bytes))
-        }
+        None => host_memory(bytes)?,
+    };
+    lock(owners()).insert(memory as usize, owner);
+    Ok(memory)
+}
+
+fn host_memory(bytes: usize) -> Result<(*mut c_void, Owner)> {
+    let layout = Layout::from_size_align(bytes, HOST_ALIGN).map_err(|_| {
+        Error::invalid_argument(format!("{bytes} bytes are more than memory can hold"))
+    })?;
+    // SAFETY: the layout has a size that is not 0.
+    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+    if memory.is_null() {
+        return Err(Error::new(
+            crate::Code::SystemError,
+            format!("{bytes} bytes of memory can't be had"),
+        ));
+    }
+    Ok((memory.cast(), Owner::Host(bytes)))
+}
+
+/// Ordinary memory of the current device, or of the host that the device can reach; without a driver,
+/// both are the host's. [`mem_free`] frees it.
+pub fn device_alloc(bytes: usize, on_host: bool) -> Result<*mut c_void> {
+    if bytes == 0 {
+        return Err(Error::invalid_argument("0 bytes of memory are asked for"));
+    }
+    let (memory, owner) = match load::process_driver()? {
+        Some(driver) if on_host => (driver.malloc_host(bytes)?, Owner::Pinned),
+        Some(driver) => (driver.malloc(bytes)?, Owner::Driver),
+        None => host_memory(bytes)?,
     };
     lock(owners()).insert(memory as usize, owner);
     Ok(memory)
@@ -87,6 +107,10 @@ pub fn mem_free(memory: *mut c_void) -> Result<()> {
         Owner::Driver => match load::process_driver()? {
             Some(driver) => driver.free_user(user_ptr(memory)),
             None => Err(Error::internal("device memory without a driver")),
+        },
+        Owner::Pinned => match load::process_driver()? {
+            Some(driver) => driver.free_host_user(user_ptr(memory)),
+            None => Err(Error::internal("pinned memory without a driver")),
         },
         Owner::Host(bytes) => {
             if let Ok(layout) = Layout::from_size_align(bytes, HOST_ALIGN) {
@@ -115,8 +139,10 @@ fn hints() -> &'static Mutex<HashMap<usize, Handle>> {
 
 fn new_hint(handle: Handle) -> *mut c_void {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    static NEXT: AtomicUsize = AtomicUsize::new(1);
-    let hint = NEXT.fetch_add(1, Ordering::Relaxed) << 4 | 5;
+    static FIRST: OnceLock<usize> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let first = FIRST.get_or_init(first_number);
+    let hint = (first + COUNT.fetch_add(1, Ordering::Relaxed)) << 4 | 5;
     lock(hints()).insert(hint, handle);
     hint as *mut c_void
 }

@@ -62,6 +62,7 @@ functions! {
         pointer_attributes "aclrtPointerGetAttributes" (*const c_void, *mut AclPointer) -> c_int;
         peek_last_error "aclrtPeekAtLastError" (c_int) -> c_int;
         get_last_error "aclrtGetLastError" (c_int) -> c_int;
+        device_synchronize "aclrtSynchronizeDevice" () -> c_int;
     }
 }
 
@@ -121,6 +122,7 @@ fn tables(acl: Acl) -> Tables {
             pointer_attributes: acl.pointer_attributes.map(|_| pointer_attributes as _),
             get_last_error: acl.get_last_error.map(|_| get_last_error as _),
             peek_last_error: acl.peek_last_error.map(|_| peek_last_error as _),
+            device_synchronize: acl.device_synchronize,
             ..Runtime::default()
         },
         spare: Spare {

@@ -33,6 +33,7 @@ functions! {
         pointer_attributes "cnrtPointerGetAttributes"
             (*mut PointerAttributes, *const c_void) -> c_int;
         get_last_error "cnrtGetLastError" () -> c_int;
+        device_synchronize "cnrtSyncDevice" () -> c_int;
         error_string "cnrtGetErrorStr" (c_int) -> *const c_char;
     }
 }
@@ -76,6 +77,7 @@ fn tables(cnrt: Cnrt) -> Tables {
             pointer_attributes: cnrt.pointer_attributes,
             get_last_error: cnrt.get_last_error,
             error_string: cnrt.error_string,
+            device_synchronize: cnrt.device_synchronize,
             ..Runtime::default()
         },
         spare: Spare {

@@ -1005,15 +1005,25 @@ impl Driver {
             return self.stream_synchronize(RawStream(ptr::without_provenance_mut(stream)));
         }
         let suffix = "DeviceSynchronize";
-        let synchronize = self
-            .spare
-            .device_synchronize
+        let synchronize = (self.runtime.as_ref())
+            .and_then(|runtime| runtime.device_synchronize)
             .ok_or_else(|| self.lacks(suffix))?;
         self.at_home(&[event.thing()], || {
             // SAFETY: takes nothing; waits for the current device.
             let code = unsafe { synchronize() };
             self.check(suffix, code)
         })
+    }
+
+    /// Waits until everything on the thread's current device is done.
+    pub(crate) fn device_synchronize(&self) -> Result<()> {
+        let suffix = "DeviceSynchronize";
+        let synchronize = (self.runtime.as_ref())
+            .and_then(|runtime| runtime.device_synchronize)
+            .ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: takes nothing; waits for the current device.
+        let code = unsafe { synchronize() };
+        self.check(suffix, code)
     }
 
     /// Milliseconds between two events with time that have happened.
@@ -1065,6 +1075,12 @@ impl Driver {
         // SAFETY: `UserPtr` carries the caller's promise; the caller of this function has looked
         // up that we gave the memory and that it is not freed yet.
         unsafe { self.free(memory.get()) }
+    }
+
+    /// Frees pinned memory of ours that a caller gives back.
+    pub(crate) fn free_host_user(&self, memory: UserPtr) -> Result<()> {
+        // SAFETY: as in `free_user`.
+        unsafe { self.free_host(memory.get()) }
     }
 
     /// Pinned host memory.

@@ -120,6 +120,7 @@ functions! {
         peek_last_error "PeekAtLastError" () -> c_int;
         error_string "GetErrorString" (c_int) -> *const c_char;
         version "RuntimeGetVersion" (*mut c_int) -> c_int;
+        device_synchronize "DeviceSynchronize" () -> c_int;
     }
 }
 
@@ -129,7 +130,6 @@ functions! {
         malloc_host "MallocHost" (*mut *mut c_void, usize) -> c_int;
         event_record_flags "EventRecordWithFlags" (*mut c_void, *mut c_void, c_uint) -> c_int;
         error_name "GetErrorName" (c_int) -> *const c_char;
-        device_synchronize "DeviceSynchronize" () -> c_int;
         context_get "GetCurrentContext" (*mut *mut c_void) -> c_int;
         context_set "SetCurrentContext" (*mut c_void) -> c_int;
     }

@@ -478,6 +478,7 @@ pub(crate) static ACL: DriverRow = DriverRow {
         ("EventQuery", "aclrtQueryEventStatus"),
         ("EventSynchronize", "aclrtSynchronizeEvent"),
         ("HostAlloc", "aclrtMallocHost"),
+        ("DeviceSynchronize", "aclrtSynchronizeDevice"),
     ],
     without: &[
         "DeviceGetPCIBusId",
@@ -567,7 +568,7 @@ pub(crate) static TOPS: DriverRow = DriverRow {
         ("FreeHost", "topsHostFree"),
     ],
     without: &[CAPTURE[0], CAPTURE[1], "RuntimeGetVersion"],
-    with: &["DeviceSynchronize"],
+    with: &[],
     sonames: &["libtopsrt.so", "libtopsrt.so.1"],
     roots: &[Root::Folder("/opt/tops/lib"), Root::Folder("/usr/lib")],
     enums: Enums {
@@ -604,6 +605,7 @@ pub(crate) static CNRT: DriverRow = DriverRow {
         ("EventSynchronize", "cnrtWaitNotifier"),
         ("EventElapsedTime", "cnrtNotifierElapsedTime"),
         ("HostAlloc", "cnrtHostMalloc"),
+        ("DeviceSynchronize", "cnrtSyncDevice"),
         ("MemcpyAsync", "cnrtMemcpyAsync_V2"),
         ("GetErrorString", "cnrtGetErrorStr"),
     ],

@@ -201,12 +201,10 @@ pub(crate) fn tables() -> Tables {
             memcpy_async: Some(memcpy),
             pointer_attributes: Some(attributes),
             version: Some(version),
+            device_synchronize: Some(device_synchronize),
             ..Runtime::default()
         },
-        spare: Spare {
-            device_synchronize: Some(device_synchronize),
-            ..Spare::default()
-        },
+        spare: Spare::default(),
     }
 }
 
@@ -542,7 +540,6 @@ fn every_function_is_declared_once() {
         ("maca", "mcStreamIsCapturing"),
         ("maca", "mcHostAlloc"),
         ("cuda", "cudaMallocHost"),
-        ("cuda", "cudaDeviceSynchronize"),
         ("tang", "tangEventRecord"),
     ] {
         assert_eq!(find(library, name), None, "{name}");

@@ -28,6 +28,7 @@ functions! {
         free_host "txFreeHost" (*mut c_void) -> c_int;
         memcpy_async "txMemcpyAsync"
             (*mut c_void, *const c_void, u64, c_int, *mut c_void) -> c_int;
+        device_synchronize "txDeviceSynchronize" () -> c_int;
         error_string "txGetErrorString" (c_int) -> *const c_char;
     }
 }
@@ -67,6 +68,7 @@ fn tables(tx: Tx) -> Tables {
             set_device: tx.set_device.map(|_| set_device as _),
             memcpy_async: tx.memcpy_async.map(|_| memcpy_async as _),
             error_string: tx.error_string,
+            device_synchronize: tx.device_synchronize,
             ..Runtime::default()
         },
         spare: Spare {

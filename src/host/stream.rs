@@ -5,7 +5,8 @@ use crate::error::{Code, Error, Result};
 use crate::ops::lock;
 use crate::sys::handoff::{Sender, queue};
 use crate::sys::per_process::PerProcess;
-use std::collections::HashMap;
+use crate::sys::process::first_number;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
@@ -24,6 +25,15 @@ struct Progress {
 struct Stream {
     tasks: Sender<Task>,
     progress: Arc<(Mutex<Progress>, Condvar)>,
+    /// The threads that made it or have put work on it.
+    users: Mutex<HashSet<usize>>,
+}
+
+/// A name of the calling thread, for [`Stream::users`]. One that is used again by a later thread makes that
+/// one wait for more than it must.
+fn this_thread() -> usize {
+    // SAFETY: takes nothing and always succeeds.
+    unsafe { libc::pthread_self() as usize }
 }
 
 #[derive(Default)]
@@ -77,8 +87,12 @@ struct Registry {
 
 impl Registry {
     /// Handles are odd numbers that no allocation has for an address; they are never dereferenced
-    /// and never used twice.
+    /// and never used twice. The first is random, so that another copy of this library in the process
+    /// does not take our handles for its own.
     fn next(&mut self) -> usize {
+        if self.last == 0 {
+            self.last = first_number();
+        }
         self.last += 1;
         (self.last << 4) | 7
     }
@@ -129,9 +143,14 @@ pub(crate) fn create() -> Result<*mut c_void> {
         .map_err(|e| Error::system("no thread for a host stream", e))?;
     let mut registry = lock(registry());
     let handle = registry.next();
-    registry
-        .streams
-        .insert(handle, Arc::new(Stream { tasks, progress }));
+    registry.streams.insert(
+        handle,
+        Arc::new(Stream {
+            tasks,
+            progress,
+            users: Mutex::new(HashSet::from([this_thread()])),
+        }),
+    );
     Ok(handle as *mut c_void)
 }
 
@@ -148,6 +167,7 @@ pub(crate) fn enqueue(handle: *mut c_void, task: Task) -> Result<()> {
         return task();
     }
     let stream = stream(handle)?;
+    lock(&stream.users).insert(this_thread());
     lock(&stream.progress.0).submitted += 1;
     stream
         .tasks
@@ -193,6 +213,26 @@ pub(crate) fn synchronize(handle: *mut c_void) -> Result<()> {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
     }
     progress.error.take().map_or(Ok(()), Err)
+}
+
+/// Waits until everything is done on the streams that this thread made or has put work on; the first error of
+/// any. Those of other threads are left out: where ranks are threads, this one may be what they wait for.
+pub(crate) fn synchronize_all() -> Result<()> {
+    let me = this_thread();
+    let own: Vec<usize> = lock(registry())
+        .streams
+        .iter()
+        .filter(|(_, stream)| lock(&stream.users).contains(&me))
+        .map(|(handle, _)| *handle)
+        .collect();
+    let mut first = Ok(());
+    for handle in own {
+        // Another thread may have freed it meanwhile.
+        if lock(registry()).streams.contains_key(&handle) {
+            first = first.and(synchronize(handle as *mut c_void));
+        }
+    }
+    first
 }
 
 /// What is put on the stream from now on waits for the event.

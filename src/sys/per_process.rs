@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// One value per process, computed on first use, kept until the process ends.
-pub(crate) struct PerProcess<T: 'static> {
+pub struct PerProcess<T: 'static> {
     slot: AtomicPtr<Slot<T>>,
 }
 
@@ -18,16 +18,22 @@ struct Slot<T> {
     value: OnceLock<T>,
 }
 
+impl<T: Send + Sync + 'static> Default for PerProcess<T> {
+    fn default() -> PerProcess<T> {
+        PerProcess::new()
+    }
+}
+
 impl<T: Send + Sync + 'static> PerProcess<T> {
     /// An empty cell.
-    pub(crate) const fn new() -> PerProcess<T> {
+    pub const fn new() -> PerProcess<T> {
         PerProcess {
             slot: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
     /// The value of this process, computed now if this is the first call since it started.
-    pub(crate) fn get_or_init(&'static self, init: impl FnOnce() -> T) -> &'static T {
+    pub fn get_or_init(&'static self, init: impl FnOnce() -> T) -> &'static T {
         self.own_slot().value.get_or_init(init)
     }
 

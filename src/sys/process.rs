@@ -76,6 +76,17 @@ pub(crate) fn host_name() -> String {
     String::from_utf8_lossy(&buffer[..end]).into_owned()
 }
 
+/// Where the numbers of a table of handles start. Random, so that those of another copy of this library
+/// in the process, or of another skin, are not taken for ours; small enough to be shifted and to count on.
+pub fn first_number() -> usize {
+    // Without the kernel's random bytes an address and the clock must do.
+    let seed = random().unwrap_or_else(|_| {
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        (now.as_nanos() as u64 ^ (&raw const now).addr() as u64).to_le_bytes()
+    });
+    (u64::from_le_bytes(seed) >> 24) as usize | 1
+}
+
 /// Random bytes from the kernel.
 pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0u8; N];

@@ -4,6 +4,7 @@ mod abi;
 mod consumers;
 mod elf;
 mod faults;
+mod flagcx;
 mod foreign;
 mod header;
 mod install;

@@ -108,6 +108,7 @@ fn panics_stop_at_the_boundary() {
         .arg(&exe));
     run(Command::new(&exe)
         .arg(debug().join("libflagos_comm.so"))
+        .arg("flagos")
         .args(header_functions())
         .env("RUST_BACKTRACE", "0"));
 }
@@ -115,12 +116,14 @@ fn panics_stop_at_the_boundary() {
 /// The release library has no such hook.
 #[test]
 fn release_has_no_test_hook() {
-    let bytes = std::fs::read(release().join("libflagos_comm.so")).expect("the library");
-    let name = b"FLAGOSCOMM_TEST_PANIC";
-    assert!(
-        !bytes.windows(name.len()).any(|window| window == name),
-        "the release library knows FLAGOSCOMM_TEST_PANIC"
-    );
+    for library in ["libflagos_comm.so", "libflagcx.so"] {
+        let bytes = std::fs::read(release().join(library)).expect("the library");
+        let name = b"FLAGOSCOMM_TEST_PANIC";
+        assert!(
+            !bytes.windows(name.len()).any(|window| window == name),
+            "the release build of {library} knows FLAGOSCOMM_TEST_PANIC"
+        );
+    }
 }
 
 /// Two copies under different names in one process, and 16 threads whose first use is at once.

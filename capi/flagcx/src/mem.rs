@@ -1,0 +1,235 @@
+//! Memory and its registration.
+
+use crate::boundary::{Out, handle, not_null, null};
+use crate::handles::{Registration, registry};
+use crate::skin::{Allocator, allocator, entry, live};
+use crate::types::*;
+use engine::{Code, Error, Result, internal};
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+fn no_shmem() -> Error {
+    Error::not_supported(
+        "flagcxMemSHMEM needs a FlagCX that was built with SHMEM, which has no equal here; use \
+         flagcxMemCCL",
+    )
+}
+
+fn buffer(pointer: *mut c_void, size: usize) -> Result<()> {
+    not_null(pointer, "buff")?;
+    if size == 0 {
+        return Err(Error::invalid_argument("size is 0"));
+    }
+    Ok(())
+}
+
+/// Allocates memory that operations can use best: the vendor library's, else the device's.
+///
+/// # Safety
+/// `ptr` must be NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flagcxMemAlloc(
+    ptr: *mut *mut c_void,
+    size: usize,
+    allocator: flagcxMemAllocator_t,
+) -> flagcxResult_t {
+    entry("flagcxMemAlloc", null_mut(), || {
+        // SAFETY: this function's contract.
+        let out = unsafe { Out::new(ptr, "ptr", null_mut()) }?;
+        if size == 0 {
+            return Err(Error::invalid_argument("size is 0"));
+        }
+        match self::allocator(allocator)? {
+            Allocator::Ccl => out.set(internal::mem_alloc(size)?),
+            Allocator::Shmem => return Err(no_shmem()),
+        }
+        Ok(())
+    })
+}
+
+/// Frees it. NULL is nothing to do.
+///
+/// # Safety
+/// Nobody may be using the memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flagcxMemFree(
+    ptr: *mut c_void,
+    allocator: flagcxMemAllocator_t,
+) -> flagcxResult_t {
+    entry("flagcxMemFree", null_mut(), || {
+        match self::allocator(allocator)? {
+            _ if ptr.is_null() => Ok(()),
+            Allocator::Ccl => internal::mem_free(ptr),
+            Allocator::Shmem => Err(no_shmem()),
+        }
+    })
+}
+
+/// Registers a buffer. Without a communicator it is only noted, as in FlagCX. The same buffer again gives
+/// the same handle, which is then to be given back as often.
+///
+/// # Safety
+/// `handle` must be NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flagcxCommRegister(
+    comm: flagcxComm_t,
+    buff: *mut c_void,
+    size: usize,
+    handle: *mut *mut c_void,
+    allocator: flagcxMemAllocator_t,
+) -> flagcxResult_t {
+    entry("flagcxCommRegister", comm, || {
+        // SAFETY: this function's contract.
+        let out = unsafe { Out::new(handle, "handle", null_mut()) }?;
+        buffer(buff, size)?;
+        let allocator = self::allocator(allocator)?;
+        let mut registry = registry();
+        if !comm.is_null() {
+            live(comm)?;
+        }
+        let again = registry
+            .registrations
+            .iter_mut()
+            .find(|(_, r)| (r.comm, r.buffer, r.size) == (comm.addr(), buff.addr(), size));
+        if let Some((number, registration)) = again {
+            registration.uses += 1;
+            out.set(std::ptr::without_provenance_mut(*number));
+            return Ok(());
+        }
+        let engine = if comm.is_null() || allocator == Allocator::Shmem {
+            None
+        } else {
+            Some(internal::comm_register(comm.addr(), buff, size)?)
+        };
+        let number = registry.next();
+        let registration = Registration {
+            comm: comm.addr(),
+            buffer: buff.addr(),
+            size,
+            engine,
+            uses: 1,
+        };
+        registry.registrations.insert(number, registration);
+        out.set(std::ptr::without_provenance_mut(number));
+        Ok(())
+    })
+}
+
+/// Ends a registration. NULL is nothing to do.
+///
+/// # Safety
+/// Nothing that uses the buffer may be under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flagcxCommDeregister(
+    comm: flagcxComm_t,
+    handle: *mut c_void,
+    allocator: flagcxMemAllocator_t,
+) -> flagcxResult_t {
+    entry("flagcxCommDeregister", comm, || {
+        self::allocator(allocator)?;
+        if !comm.is_null() {
+            live(comm)?;
+        }
+        if handle.is_null() {
+            return Ok(());
+        }
+        let mut registry = registry();
+        let registration = registry
+            .registrations
+            .get_mut(&handle.addr())
+            .filter(|r| r.comm == comm.addr())
+            .ok_or_else(|| {
+                Error::invalid_argument(format!(
+                    "{handle:p} is no live registration of this communicator"
+                ))
+            })?;
+        registration.uses -= 1;
+        if registration.uses > 0 {
+            return Ok(());
+        }
+        let engine = registration.engine;
+        registry.registrations.remove(&handle.addr());
+        match engine {
+            Some(engine) => internal::comm_deregister(comm.addr(), engine),
+            None => Ok(()),
+        }
+    })
+}
+
+/// Registers a window; collective. Where the vendor has none this succeeds without one: `*win` stays
+/// NULL, as in FlagCX.
+///
+/// # Safety
+/// `win` must be NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flagcxCommWindowRegister(
+    comm: flagcxComm_t,
+    buff: *mut c_void,
+    size: usize,
+    win: *mut flagcxWindow_t,
+    winFlags: c_int,
+    allocator: flagcxMemAllocator_t,
+) -> flagcxResult_t {
+    entry("flagcxCommWindowRegister", comm, || {
+        if win.is_null() {
+            return Err(null("win"));
+        }
+        // SAFETY: not NULL, so valid by this function's contract.
+        let before = unsafe { win.read_unaligned() };
+        if !before.is_null() {
+            // It may be a live window: it is not overwritten.
+            return Err(Error::invalid_argument(format!(
+                "*win is {before:p} and must be NULL before the call"
+            )));
+        }
+        let allocator = self::allocator(allocator)?;
+        live(comm)?;
+        if allocator == Allocator::Shmem {
+            return Ok(());
+        }
+        match internal::comm_window_register(handle(comm), buff, size, winFlags) {
+            Ok(engine) => {
+                let mut registry = registry();
+                let number = registry.next();
+                registry.windows.insert(number, (handle(comm), engine));
+                // SAFETY: as above.
+                unsafe { win.write_unaligned(std::ptr::without_provenance_mut(number)) };
+                Ok(())
+            }
+            Err(error) if error.code() == Code::NotSupported => {
+                log::warn!("flagcxCommWindowRegister: {error}; there is no window");
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    })
+}
+
+/// Ends a window. NULL is nothing to do.
+///
+/// # Safety
+/// Nothing that uses the window may be under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flagcxCommWindowDeregister(
+    comm: flagcxComm_t,
+    win: flagcxWindow_t,
+    allocator: flagcxMemAllocator_t,
+) -> flagcxResult_t {
+    entry("flagcxCommWindowDeregister", comm, || {
+        self::allocator(allocator)?;
+        if win.is_null() {
+            return Ok(());
+        }
+        live(comm)?;
+        let engine = {
+            let mut registry = registry();
+            let found = registry.windows.get(&win.addr()).copied();
+            let (_, engine) = found.filter(|(of, _)| *of == handle(comm)).ok_or_else(|| {
+                Error::invalid_argument(format!("{win:p} is no live window of this communicator"))
+            })?;
+            registry.windows.remove(&win.addr());
+            engine
+        };
+        internal::comm_window_deregister(handle(comm), engine)
+    })
+}
