@@ -115,6 +115,28 @@ def member(rank, nranks, unique, tier, early, moment):
     tell("destroy", begin, code, f.text(None) if code else "")
 
 
+@role
+def outlives(rank, nranks, unique):
+    """A rank on a vendor's library that asks for the state until another is gone, and then calls on."""
+    f.ok(lib.flagosSetDevice(rank))
+    comm = f.init(nranks, unique, rank)
+    data = ctypes.c_void_p()
+    f.ok(lib.flagosMemAlloc(ctypes.byref(data), 4096))
+    f.ok(lib.flagosAllReduce(data, data, 1000, f.FLOAT32, f.SUM, comm, None))
+    f.ok(lib.flagosStreamSynchronize(None))
+    say("ready")
+    begin = time.monotonic()
+    while (code := f.async_error(comm)) == 0:
+        time.sleep(0.01)
+    tell("state", begin, code, f.text(comm))
+    begin = time.monotonic()
+    code = lib.flagosAllReduce(data, data, 1000, f.FLOAT32, f.SUM, comm, None)
+    tell("collective", begin, code, f.text(comm))
+    begin = time.monotonic()
+    code = lib.flagosCommDestroy(comm)
+    tell("destroy", begin, code, f.text(None) if code else "")
+
+
 # ---- a fault
 
 def shim():
@@ -454,6 +476,29 @@ def cut_inside(moment):
             one.process.kill()
             one.process.wait()
         remove(names)
+
+
+@scenario
+def a_rank_that_is_lost_ends_the_communicator():
+    """Without a thread that watches: after its state has said so, nothing goes to the vendor any more, and the end
+    is an abort, since the vendor's destroy may wait for the rank that is gone."""
+    log = os.path.join(FOLDER, "lost.log")
+    env = {**environment("native"), "FLAGOSCOMM_LIVENESS": "", "FAKE_LOG": log}
+    unique = f.unique_id()
+    first = Process("outlives", 0, 2, unique, env=env)
+    other = Process("member", 1, 2, unique, ("native", "", "destroy"), env={**env, "FAKE_LOG": ""})
+    first.expect("ready")
+    check(result(other, "init", LIMIT)[0] == 0)
+    other.expect("ready")
+    do("kill", other)
+    for what in ("state", "collective"):
+        code, words = result(first, what, LIMIT)
+        check(code == f.REMOTE and named(1, words), what, code, words)
+    check(result(first, "destroy", LIMIT)[0] == 0)
+    first.end()
+    calls = open(log, encoding="utf-8").read()
+    check(calls.count("ncclAllReduce(") == 1 and "ncclCommDestroy" not in calls, calls)
+    check("ncclCommAbort" in calls, calls)
 
 
 @scenario

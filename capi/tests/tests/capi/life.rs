@@ -122,6 +122,7 @@ scenarios! {
     ranks_that_wait_hear_that_the_rendezvous_has_died
     a_slice_of_the_faults_of_a_rank
     ranks_that_come_with_something_wrong
+    a_rank_that_is_lost_ends_the_communicator
     a_network_that_is_cut
     abort_wakes_every_wait_at_once
     cycles_on_a_vendor_leave_nothing
