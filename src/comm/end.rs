@@ -300,10 +300,7 @@ pub fn comm_destroy(handle: Handle) -> Result<()> {
         Backend::Native(_) => None,
     };
     place(handle).target.native.detach();
-    // The vendor's destroy may wait for a rank that is gone.
-    let broken =
-        parts.native().is_some() && lock(&parts.failed).as_ref().is_some_and(is_end_of_all);
-    let result = take_down(&comm, &parts, broken);
+    let result = take_down(&comm, &parts, false);
     release(handle, queued);
     result
 }
@@ -450,7 +447,9 @@ pub(crate) fn take_down(comm: &Comm, parts: &Parts, abort: bool) -> Result<()> {
         }
     }
     if let Backend::Native(native) = &parts.backend {
-        return end_vendor(comm, native, abort);
+        // The vendor's destroy may wait for a rank that is gone.
+        let broken = lock(&parts.failed).as_ref().is_some_and(is_end_of_all);
+        return end_vendor(comm, native, abort || broken);
     }
     result
 }
