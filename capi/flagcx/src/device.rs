@@ -363,7 +363,7 @@ unsafe extern "C" fn streamDestroy(stream: flagcxStream_t) -> flagcxResult_t {
         if stream.is_null() {
             return Ok(());
         }
-        let raw = STREAMS.unwrap(stream)?;
+        let raw = STREAMS.take_back(stream)?;
         if raw.is_null() {
             // A copy of the default stream, which lives on.
             return Ok(());
@@ -389,7 +389,7 @@ unsafe extern "C" fn streamFree(stream: flagcxStream_t) -> flagcxResult_t {
         if stream.is_null() {
             return Ok(());
         }
-        STREAMS.unwrap(stream).map(drop)
+        STREAMS.take_back(stream).map(drop)
     })
 }
 
@@ -453,7 +453,7 @@ unsafe extern "C" fn eventDestroy(event: flagcxEvent_t) -> flagcxResult_t {
         if event.is_null() {
             return Ok(());
         }
-        internal::event_destroy(EVENTS.unwrap(event)?)
+        internal::event_destroy(EVENTS.take_back(event)?)
     })
 }
 

@@ -85,7 +85,7 @@ impl Kind {
     }
 
     /// Takes a wrapper of ours back; what it held. Anybody else's is left alone.
-    pub(crate) fn unwrap(&'static self, wrapper: *mut Wrapper) -> Result<*mut c_void> {
+    pub(crate) fn take_back(&'static self, wrapper: *mut Wrapper) -> Result<*mut c_void> {
         let taken = self.table().unmake(wrapper);
         taken.ok_or_else(|| self.foreign(wrapper))
     }

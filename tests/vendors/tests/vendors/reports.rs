@@ -379,33 +379,15 @@ fn without_its_numbers_a_vendor_is_refused_in_words() {
                 &["inf8"],
             );
             // One number for two operators would make one of them compute the other.
-            let all: Vec<&str> = numbers.split(',').collect();
-            let of = |name: &str| {
-                let item = all.iter().find_map(|item| item.strip_prefix(name));
-                item.and_then(|rest| rest.strip_prefix('='))
-            };
-            let twin = of("sum").expect("sum");
-            let changed: Vec<String> = all
-                .iter()
-                .map(|item| match item.starts_with("max=") {
-                    true => format!("max={twin}"),
-                    false => (*item).to_owned(),
-                })
-                .collect();
-            let run = fact.scenario("rows", "init").env(name, changed.join(","));
+            let twins = changed(numbers, "max", number(numbers, "sum"));
+            let run = fact.scenario("rows", "init").env(name, twins);
             has(
                 refused(&run.env("FLAGOSCOMM_TIERS", "native").ok()),
                 &[name, "sum and max"],
             );
-            if of("id_bytes").is_some() {
-                let huge: Vec<String> = all
-                    .iter()
-                    .map(|item| match item.starts_with("id_bytes=") {
-                        true => "id_bytes=99999999999".to_owned(),
-                        false => (*item).to_owned(),
-                    })
-                    .collect();
-                let run = fact.scenario("rows", "init").env(name, huge.join(","));
+            if numbers.contains("id_bytes=") {
+                let run = fact.scenario("rows", "init");
+                let run = run.env(name, changed(numbers, "id_bytes", "99999999999"));
                 has(
                     refused(&run.env("FLAGOSCOMM_TIERS", "native").ok()),
                     &["id_bytes=99999999999"],
@@ -413,4 +395,46 @@ fn without_its_numbers_a_vendor_is_refused_in_words() {
             }
         },
     );
+}
+
+/// Ranks that were given different numbers would mean different things by one call.
+#[test]
+fn ranks_with_different_numbers_are_all_refused() {
+    on_every_row(
+        |fact| fact.numbers.is_some_and(|(_, n)| n.contains("sum=")),
+        |fact| {
+            let (name, numbers) = fact.numbers.expect("numbers");
+            let (sum, max) = (number(numbers, "sum"), number(numbers, "max"));
+            let other = changed(&changed(numbers, "sum", max), "max", sum);
+            let run = fact.scenario("rows", "init").ranks(2);
+            let run = run
+                .env("FLAGOSCOMM_TIERS", "native")
+                .env_of(1, name, &other);
+            let outcome = run.ok();
+            for rank in 0..2 {
+                assert_ne!(outcome.said_by(rank, "init"), "0", "{}", outcome.report());
+                let odd = format!("sum={max}");
+                has(
+                    outcome.said_by(rank, "text"),
+                    &["different numbers", "rank 1", &odd],
+                );
+            }
+        },
+    );
+}
+
+/// The number that a list of `name=number` gives to a name.
+fn number<'a>(numbers: &'a str, name: &str) -> &'a str {
+    let mut items = numbers.split(',').filter_map(|item| item.split_once('='));
+    let found = items.find(|(other, _)| *other == name);
+    found.unwrap_or_else(|| panic!("no {name} in {numbers}")).1
+}
+
+/// The list with another number for the name.
+fn changed(numbers: &str, name: &str, number: &str) -> String {
+    let items = numbers.split(',').map(|item| match item.split_once('=') {
+        Some((other, _)) if other == name => format!("{name}={number}"),
+        _ => item.to_owned(),
+    });
+    items.collect::<Vec<_>>().join(",")
 }
