@@ -131,6 +131,23 @@ fn every_vendor_is_shown() {
     }
 }
 
+/// Also where the driver has no stream for a thread that has set no device.
+#[test]
+fn the_two_rank_test_passes_beside_every_driver() {
+    for key in Standins::all() {
+        let standins = Standins::of(key).build();
+        let mut command = tool();
+        command.args(["doctor", "--json"]).env("GEMS_VENDOR", key);
+        let ran: Ran = standins
+            .env(&mut command)
+            .output()
+            .expect("it starts")
+            .into();
+        let json: Value = serde_json::from_str(&ran.out).expect("valid JSON");
+        assert_eq!(json["self_test"]["passed"], true, "{key}: {json:#}");
+    }
+}
+
 /// Each refusal is said, with its reason, beside the vendor that it is about.
 #[test]
 fn refusals_are_explained() {
