@@ -6,8 +6,8 @@ use crate::host::port::HostPort;
 use crate::types::{DataType, FIRST_CUSTOM_REDOP, OpKind, RedOp};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// The arguments of one operation, as they were passed.
 #[derive(Clone, Copy, Debug)]
@@ -393,12 +393,7 @@ extern "C" fn failed(noted: &Noted, kind: OpKind, result: i32) -> i32 {
             }
             // The library checks roots by itself; the words for a bad one are ours.
             let refused = call.check_root(target.nranks()).err();
-            let uncounted = refused.is_some();
-            let code = target.fail_call(&call, refused.unwrap_or(error));
-            if uncounted {
-                target.uncount_operation();
-            }
-            code
+            target.refuse(&call, refused.unwrap_or(error))
         }
     })
 }
@@ -431,7 +426,7 @@ macro_rules! short {
                 // SAFETY: the caller's promise, passed on.
                 return unsafe { ($target.ops().$name)($($arg,)* $target, stream) };
             }
-            $target.count_operation();
+            $target.count_operation(OpKind::$kind);
             let mut noted = MaybeUninit::<Noted>::uninit();
             let at = noted.as_mut_ptr();
             // SAFETY: each write goes to a field of the local above.
@@ -530,10 +525,14 @@ pub(crate) struct CustomRedOp {
 pub(crate) struct Target {
     ops: AtomicPtr<Ops>,
     pub slots: Slots,
-    /// Operations so far; for error texts.
-    pub sequence: AtomicU64,
+    /// Collectives so far: the same number on all ranks, as each takes part in all of them.
+    collectives: AtomicU64,
     pub rank: AtomicU32,
     pub nranks: AtomicU32,
+    /// Messages so far; for error texts.
+    messages: AtomicU32,
+    /// The communicator's device, -1 for none.
+    pub device: AtomicI32,
     /// The vendor's functions and its communicator, on the native tier.
     pub native: crate::vendor::NativePort,
     /// The host tier's runner.
@@ -550,6 +549,51 @@ struct Cold {
     redops: Vec<Option<CustomRedOp>>,
     /// Why the library itself has ended the communicator's work, if it has.
     ended: Option<Error>,
+    /// See [`Target::on_break`].
+    on_break: Option<Arc<dyn Fn(&Error) + Send + Sync>>,
+    /// See [`Target::keep_break`].
+    kept_break: Option<Error>,
+}
+
+/// How many operations a rank has made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Issued {
+    pub collectives: u64,
+    pub messages: u32,
+}
+
+impl Issued {
+    /// The number of the last operation of a kind.
+    pub(crate) fn of(self, kind: OpKind) -> u64 {
+        match kind {
+            OpKind::Send | OpKind::Recv => self.messages.into(),
+            _ => self.collectives,
+        }
+    }
+}
+
+/// What is said with an error that leaves the communicator usable.
+const UNTOLD: &str = "the other ranks were not told, since such a call is mostly wrong on all of them: \
+                      those that have made it wait for this rank until the communicator is aborted \
+                      (flagosCommAbort)";
+
+/// Whether an error of a vendor's library means that its communicator is of no use any more. The others
+/// are about the call.
+pub(crate) fn breaks(code: Code) -> bool {
+    match code {
+        Code::UnhandledDeviceError
+        | Code::SystemError
+        | Code::InternalError
+        | Code::RemoteError
+        | Code::UnhandledCclError
+        | Code::Timeout => true,
+        Code::InvalidArgument
+        | Code::InvalidUsage
+        | Code::NotSupported
+        | Code::InProgress
+        | Code::Aborted
+        | Code::UnboundDevice => false,
+    }
 }
 
 impl Target {
@@ -561,7 +605,9 @@ impl Target {
             host: HostPort::new(),
             rank: AtomicU32::new(0),
             nranks: AtomicU32::new(0),
-            sequence: AtomicU64::new(0),
+            collectives: AtomicU64::new(0),
+            messages: AtomicU32::new(0),
+            device: AtomicI32::new(0),
             cold: Mutex::new(None),
         }
     }
@@ -586,7 +632,7 @@ impl Target {
     pub(crate) fn reset(&self, label: String, rank: u32, nranks: u32) {
         self.rank.store(rank, Ordering::Relaxed);
         self.nranks.store(nranks, Ordering::Relaxed);
-        self.sequence.store(0, Ordering::Relaxed);
+        self.set_counts(Issued::default());
         *lock(&self.cold) = Some(Box::new(Cold {
             label,
             ..Cold::default()
@@ -607,27 +653,61 @@ impl Target {
 
     /// Counts an operation; one thread at a time issues operations of a communicator.
     #[inline(always)]
-    pub(crate) fn count_operation(&self) {
-        let n = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(n.wrapping_add(1), Ordering::Relaxed);
+    pub(crate) fn count_operation(&self, kind: OpKind) {
+        self.count(kind, 1);
     }
 
-    /// Takes back the count of a call that was refused before anything was done, so that numbers stay
-    /// the same on all ranks.
-    pub(crate) fn uncount_operation(&self) {
-        let n = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(n.wrapping_sub(1), Ordering::Relaxed);
+    /// Takes back the count of a call that has launched nothing here, so that numbers stay the same on all
+    /// ranks, and a rank that leaves says how far it has really come.
+    pub(crate) fn uncount_operation(&self, kind: OpKind) {
+        self.count(kind, -1);
+    }
+
+    #[inline(always)]
+    fn count(&self, kind: OpKind, by: i32) {
+        match kind {
+            OpKind::Send | OpKind::Recv => {
+                let n = self.messages.load(Ordering::Relaxed);
+                self.messages
+                    .store(n.wrapping_add_signed(by), Ordering::Relaxed);
+            }
+            _ => {
+                let n = self.collectives.load(Ordering::Relaxed);
+                self.collectives
+                    .store(n.wrapping_add_signed(by.into()), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What was counted so far.
+    pub(crate) fn counts(&self) -> Issued {
+        Issued {
+            collectives: self.collectives.load(Ordering::Relaxed),
+            messages: self.messages.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Goes back to what was counted before calls that were not launched.
+    pub(crate) fn set_counts(&self, counts: Issued) {
+        self.collectives
+            .store(counts.collectives, Ordering::Relaxed);
+        self.messages.store(counts.messages, Ordering::Relaxed);
+    }
+
+    /// "AllReduce(count 5, float32, sum) #3 on communicator 'name', rank 1 of 4".
+    pub(crate) fn call_text(&self, call: &Call) -> String {
+        format!(
+            "{} #{} on {}",
+            call.text(),
+            self.counts().of(call.kind),
+            self.with_cold(|cold| cold.label.clone())
+        )
     }
 
     /// Records an error for this thread and the communicator, with what it was about.
     #[cold]
     pub(crate) fn fail_call(&self, call: &Call, error: Error) -> i32 {
-        let text = format!(
-            "{} #{} on {}",
-            call.text(),
-            self.sequence.load(Ordering::Relaxed),
-            self.with_cold(|cold| cold.label.clone())
-        );
+        let text = self.call_text(call);
         // That it was aborted is not the whole story if the library did it.
         let ended = match error.code() {
             Code::Aborted => self.with_cold(|cold| cold.ended.clone()),
@@ -636,12 +716,65 @@ impl Target {
         self.fail(ended.unwrap_or(error).context(text))
     }
 
+    /// As [`Target::fail_call`], for a call on a vendor's tier that has launched nothing here, while the
+    /// other ranks may have launched their parts and wait for this one: they are told if that ends the
+    /// communicator, and else it is not counted.
+    #[cold]
+    pub(crate) fn refuse(&self, call: &Call, error: Error) -> i32 {
+        if breaks(error.code()) {
+            let error = error.context(self.call_text(call));
+            self.broke(&error);
+            return self.fail(error);
+        }
+        let code = self.fail_call(call, self.untold(error));
+        self.uncount_operation(call.kind);
+        code
+    }
+
+    /// The error of something that this rank alone may have been refused, with what that means for the
+    /// others.
+    pub(crate) fn untold(&self, error: Error) -> Error {
+        match error.code() {
+            Code::InvalidArgument | Code::InvalidUsage | Code::NotSupported
+                if self.nranks() > 1 =>
+            {
+                let text = format!("{}; {UNTOLD}", error.text());
+                Error::new(error.code(), text)
+            }
+            _ => error,
+        }
+    }
+
+    /// Installs what is to be done when the vendor's communicator has become unusable.
+    pub(crate) fn on_break(&self, act: impl Fn(&Error) + Send + Sync + 'static) {
+        self.with_cold(|cold| cold.on_break = Some(Arc::new(act)));
+    }
+
+    /// The vendor's communicator has become unusable, which the other ranks have to know.
+    pub(crate) fn broke(&self, error: &Error) {
+        if let Some(act) = self.with_cold(|cold| cold.on_break.clone()) {
+            act(error);
+        }
+    }
+
     /// Records why the library itself ends the communicator's work: calls under way and later ones say so.
     pub(crate) fn end(&self, error: Error) {
         self.with_cold(|cold| {
             error.text().clone_into(&mut cold.last_error);
             cold.ended.get_or_insert(error);
         });
+    }
+
+    /// Keeps for later what has made the vendor's communicator unusable.
+    pub(crate) fn keep_break(&self, error: &Error) {
+        self.with_cold(|cold| cold.kept_break = cold.kept_break.take().or(Some(error.clone())));
+    }
+
+    /// Acts on what was kept.
+    pub(crate) fn act_on_kept_break(&self) {
+        if let Some(error) = self.with_cold(|cold| cold.kept_break.take()) {
+            self.broke(&error);
+        }
     }
 
     /// Records an error for this thread and the communicator.
@@ -845,7 +978,12 @@ unsafe fn null(target: &'static Target, call: &Call) -> i32 {
 unsafe fn closed(target: &'static Target, call: &Call) -> i32 {
     let closed = "the communicator is being closed, was aborted or revoked";
     let ended = target.with_cold(|cold| cold.ended.clone());
-    target.fail_call(call, ended.unwrap_or_else(|| Error::invalid_usage(closed)))
+    // Its own number, although it is not counted.
+    target.count_operation(call.kind);
+    let ended = ended.map(|error| error.context("the communicator has failed"));
+    let code = target.fail_call(call, ended.unwrap_or_else(|| Error::invalid_usage(closed)));
+    target.uncount_operation(call.kind);
+    code
 }
 
 unsafe fn finalized(target: &'static Target, call: &Call) -> i32 {
@@ -866,14 +1004,14 @@ unsafe fn initialising(target: &'static Target, call: &Call) -> i32 {
 }
 
 unsafe fn on_host(target: &'static Target, call: &Call) -> i32 {
-    target.count_operation();
+    target.count_operation(call.kind);
     // SAFETY: the caller's promise about the buffers, passed on.
     match unsafe { crate::host::port::run(target, call) } {
         Ok(()) => 0,
         Err(error) => {
             let code = target.fail_call(call, error);
             if call.check(target.rank(), target.nranks()).is_err() {
-                target.uncount_operation();
+                target.uncount_operation(call.kind);
             }
             code
         }

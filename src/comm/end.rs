@@ -3,12 +3,13 @@
 
 use super::table::{self, Handle, place};
 use super::{Backend, Comm, Made, Native, Parts, not_on};
+use crate::control::channel::Channel;
 use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::internal::CommInfo;
 use crate::load;
-use crate::ops::{CLOSED, Call, FINALIZED, lock};
+use crate::ops::{CLOSED, Call, FINALIZED, breaks, lock};
 use crate::sys::handoff::{Nothing, queue};
 use crate::sys::turnstile::Turn;
 use crate::types::OpKind;
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How long an abort waits for a thread of its own that is on the control channel.
 const ABORT_COURTESY: Duration = Duration::from_millis(150);
+/// How long the control channel may be behind the vendor with the news of a rank that is gone.
+const NEWS: Duration = Duration::from_millis(60);
 
 // ---- questions
 
@@ -100,15 +103,20 @@ pub fn comm_async_error(handle: Handle) -> Result<i32> {
         }
         // Whoever is on the channel now looks for us.
         if let Ok(mut channel) = parts.channel.try_lock() {
-            channel.look()?;
-            channel.first_dead()?;
+            look(handle, &parts, &mut channel)?;
         }
         match &parts.backend {
             Backend::Native(native) => {
-                if native.library().symbols.comm_get_async_error.is_some() {
-                    return native.async_error();
+                if native.library().symbols.comm_get_async_error.is_none() {
+                    return Ok(Progress::Done);
                 }
-                Ok(Progress::Done)
+                native.async_error().map_err(|error| {
+                    if breaks(error.code()) {
+                        break_down(handle, &comm, &parts, &error)
+                    } else {
+                        error
+                    }
+                })
             }
             Backend::Host(engine) => engine.check_failure().map(|()| Progress::Done),
         }
@@ -132,6 +140,73 @@ pub fn comm_async_error(handle: Handle) -> Result<i32> {
 /// Whether a rank is gone or has ended the communicator, after which none can work with it.
 pub(crate) fn is_end_of_all(error: &Error) -> bool {
     matches!(error.code(), Code::RemoteError | Code::Aborted)
+}
+
+/// Looks at the channel of a communicator: the first thing that ends it on all ranks, or that lets this one
+/// wait for ever.
+pub(crate) fn look(handle: Handle, parts: &Parts, channel: &mut Channel) -> Result<()> {
+    channel.look()?;
+    channel.first_dead()?;
+    match &parts.backend {
+        Backend::Native(_) => channel.left_early(place(handle).target.counts().collectives),
+        // Its operations see by themselves who is gone.
+        Backend::Host(_) => Ok(()),
+    }
+}
+
+/// The vendor's communicator has become unusable on this rank: the others, who may wait for it inside the
+/// vendor's work, are told, and no call goes to the vendor any more. What the communicator has failed with.
+pub(crate) fn break_down(handle: Handle, comm: &Comm, parts: &Parts, error: &Error) -> Error {
+    let first = lock(&parts.failed).clone();
+    if let Some(first) = first {
+        return first;
+    }
+    // A vendor that misses another rank mostly knows less of it than the channel, if not later.
+    let cause = match error.code() {
+        Code::RemoteError => cause_elsewhere(handle, parts),
+        _ => None,
+    };
+    let told = cause.is_some();
+    let error = cause.unwrap_or_else(|| error.clone());
+    parts.record_failure(&error);
+    let until = Instant::now() + ABORT_COURTESY;
+    while !told {
+        match parts.channel.try_lock() {
+            Ok(mut channel) => {
+                channel.announce_failure(&error);
+                break;
+            }
+            // Somebody looks at it.
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_micros(200)),
+            Err(_) => {
+                log::warn!("{}: the other ranks can't be told: {error}", comm.label());
+                break;
+            }
+        }
+    }
+    let target = &place(handle).target;
+    target.end(error.clone());
+    target.set_ops(&CLOSED);
+    if parts.infos[comm.rank() as usize].liveness_ms > 0
+        && let Some(native) = parts.native()
+    {
+        abort_vendor(handle, comm, native);
+    }
+    error
+}
+
+/// What the channel knows, or hears within a moment, of other ranks.
+fn cause_elsewhere(handle: Handle, parts: &Parts) -> Option<Error> {
+    let until = Instant::now() + NEWS;
+    while Instant::now() < until {
+        if let Ok(mut channel) = parts.channel.try_lock()
+            && let Err(error) = look(handle, parts, &mut channel)
+        {
+            return Some(error);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    None
 }
 
 /// Compares calls across the ranks before they are made, where call checking is on.
@@ -299,8 +374,9 @@ pub fn comm_destroy(handle: Handle) -> Result<()> {
         Backend::Host(engine) => place(handle).target.host.detach(patient, || engine.abort()),
         Backend::Native(_) => None,
     };
-    place(handle).target.native.detach();
-    let result = take_down(&comm, &parts, false);
+    let target = &place(handle).target;
+    target.native.detach();
+    let result = take_down(&comm, &parts, End::Destroy(target.counts().collectives));
     release(handle, queued);
     result
 }
@@ -329,7 +405,7 @@ pub fn comm_abort(handle: Handle) -> Result<()> {
         Backend::Native(_) => None,
     };
     place(handle).target.native.detach();
-    let result = take_down(&comm, &parts, true);
+    let result = take_down(&comm, &parts, End::Abort);
     release(handle, queued);
     result
 }
@@ -418,9 +494,18 @@ pub fn comm_resume(handle: Handle) -> Result<()> {
     }
 }
 
+/// How a communicator ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// In order, after so many collectives.
+    Destroy(u64),
+    Abort,
+}
+
 /// Takes down what an init has made: the vendor's communicator under the destroy deadline, then
 /// the control channel, in order or with an announcement.
-pub(crate) fn take_down(comm: &Comm, parts: &Parts, abort: bool) -> Result<()> {
+pub(crate) fn take_down(comm: &Comm, parts: &Parts, end: End) -> Result<()> {
+    let abort = end == End::Abort;
     let result = match &parts.backend {
         Backend::Host(engine) => {
             if abort {
@@ -435,10 +520,13 @@ pub(crate) fn take_down(comm: &Comm, parts: &Parts, abort: bool) -> Result<()> {
     loop {
         match parts.channel.try_lock() {
             Ok(mut channel) => {
-                if abort {
-                    channel.announce_abort("");
+                match end {
+                    End::Abort => {
+                        channel.announce_abort("");
+                        channel.leave(None);
+                    }
+                    End::Destroy(collectives) => channel.leave(Some(collectives)),
                 }
-                channel.leave();
                 break;
             }
             // Somebody waits on it: with an abort it sees the flag, tells the others and leaves.
@@ -447,8 +535,8 @@ pub(crate) fn take_down(comm: &Comm, parts: &Parts, abort: bool) -> Result<()> {
         }
     }
     if let Backend::Native(native) = &parts.backend {
-        // The vendor's destroy may wait for a rank that is gone.
-        let broken = lock(&parts.failed).as_ref().is_some_and(is_end_of_all);
+        // The vendor's destroy may wait for a rank that is gone, or that has given up.
+        let broken = lock(&parts.failed).is_some();
         return end_vendor(comm, native, abort || broken);
     }
     result
@@ -479,11 +567,15 @@ fn end_vendor(comm: &Comm, native: &Arc<Native>, abort: bool) -> Result<()> {
 }
 
 fn late(comm: &Comm, what: &str) -> Error {
+    let hint = match what {
+        "destroy" if comm.nranks() > 1 => " (it may wait for the other ranks' destroy)",
+        _ => "",
+    };
     let error = Error::new(
         Code::Timeout,
         format!(
-            "{}: the vendor's {what} did not return in time; its communicator is left behind (the \
-             limit: FLAGOSCOMM_DESTROY_TIMEOUT, or the configuration's)",
+            "{}: the vendor's {what} did not return in time{hint}; its communicator is left behind \
+             (the limit: FLAGOSCOMM_DESTROY_TIMEOUT, or the configuration's)",
             comm.label()
         ),
     );

@@ -10,7 +10,7 @@ use super::table::Handle;
 use crate::error::{Code, Error, Result};
 use crate::host::op::HostOp;
 use crate::host::port::{self, Batch};
-use crate::ops::{Call, Target, dispatch};
+use crate::ops::{Call, Issued, Target, breaks, dispatch};
 use crate::types::OpKind;
 use crate::vendor::Library;
 use crate::vendor::library::Progress;
@@ -25,6 +25,8 @@ struct Group {
     error: Option<Error>,
     /// Vendors whose group is open, with a communicator of theirs for poisoning.
     opened: Vec<(&'static Library, &'static Target)>,
+    /// The communicators in those groups.
+    members: Vec<Member>,
     poisoned: bool,
     queued: Vec<(Handle, &'static Target, HostOp, Call)>,
     /// Calls on vendors whose groups are kept here.
@@ -35,6 +37,28 @@ struct Group {
     /// Counts and displacements of the calls in `kept` and `checked`: the caller's are there during its
     /// call only.
     arrays: Vec<[Box<[usize]>; 4]>,
+}
+
+/// A communicator that has calls in a vendor's open group.
+struct Member {
+    library: &'static Library,
+    target: &'static Target,
+    /// What it had counted before the group.
+    before: Issued,
+    /// How many calls it has in the group, and the last one.
+    calls: usize,
+    last: Call,
+}
+
+impl Member {
+    /// What the group was for it.
+    fn text(&self) -> String {
+        let last = self.target.call_text(&self.last);
+        match self.calls {
+            1 => format!("the group of {last}"),
+            calls => format!("the group of {calls} operations, the last of them {last}"),
+        }
+    }
 }
 
 // Constant and without a destructor: a thread that ends with an open group leaks it.
@@ -105,6 +129,50 @@ impl Group {
         }
     }
 
+    /// Notes a call that goes into a vendor's open group.
+    fn note(&mut self, library: &'static Library, target: &'static Target, call: &Call) {
+        let known = self
+            .members
+            .iter()
+            .rposition(|m| std::ptr::eq(m.target, target));
+        match known {
+            Some(at) => {
+                self.members[at].calls += 1;
+                self.members[at].last = *call;
+            }
+            None => self.members.push(Member {
+                library,
+                target,
+                before: target.counts(),
+                calls: 1,
+                last: *call,
+            }),
+        }
+    }
+
+    /// A vendor's group was not launched: what its communicators have to know.
+    fn blame(&self, library: &'static Library, error: Error) -> Error {
+        let of_it = |m: &&Member| std::ptr::eq(m.library, library);
+        let mut members = self.members.iter().filter(of_it);
+        if breaks(error.code()) {
+            members.for_each(|m| m.target.keep_break(&error.clone().context(m.text())));
+            return error;
+        }
+        match members.next() {
+            Some(member) => member.target.untold(error),
+            None => error,
+        }
+    }
+
+    /// Nothing in vendors' groups was launched, so nothing counts. What has broken a communicator is acted
+    /// on now that the groups are closed.
+    fn take_back(&self) {
+        for member in &self.members {
+            member.target.set_counts(member.before);
+            member.target.act_on_kept_break();
+        }
+    }
+
     /// Opens the vendor's group if it is not open yet.
     fn open_vendor(&mut self, library: &'static Library, target: &'static Target) -> Result<()> {
         if !self
@@ -162,6 +230,7 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
             }
         }
         group.open_vendor(library, target)?;
+        group.note(library, target, &call);
         // SAFETY: the caller's promise.
         Ok(unsafe { dispatch(target, &call) })
     });
@@ -234,17 +303,22 @@ pub fn end() -> Result<bool> {
         group.fail(&error);
     }
     let mut first = group.error.take();
+    let refused = first.is_some();
     let mut pending = false;
     for (library, _) in &group.opened {
         match library.group_end() {
             Ok(Progress::Done) => {}
             Ok(Progress::Pending) => pending = true,
+            // The end of a group that was poisoned fails by that.
+            Err(_) if refused => {}
             Err(error) => {
+                let error = group.blame(library, error);
                 first.get_or_insert(error);
             }
         }
     }
     if let Some(error) = first {
+        group.take_back();
         init::cancel(group.pending);
         return Err(error.context("the group was not launched"));
     }
@@ -290,9 +364,17 @@ fn run_kept(kept: Vec<(Handle, &'static Target, Call)>) -> Result<bool> {
         while let Some(first) = messages.first().copied() {
             let (together, rest) = messages.iter().partition(|m| m.stream == first.stream);
             messages = rest;
+            let before = target.counts();
+            together
+                .iter()
+                .for_each(|m: &Call| target.count_operation(m.kind));
             // SAFETY: as above.
             let sent = unsafe { native::send_messages(target, &together) };
-            failed(sent.unwrap_or_else(|error| target.fail_call(&first, error)))?;
+            failed(sent.unwrap_or_else(|error| {
+                let code = target.refuse(&first, error);
+                target.set_counts(before);
+                code
+            }))?;
         }
         Ok(())
     })?;
@@ -392,9 +474,8 @@ pub fn simulate_end() -> Result<f32> {
             "flagosGroupSimulateEnd closes the outermost group, but this one is nested",
         ));
     };
-    init::cancel(group.pending);
     let mut longest = 0f32;
-    let mut first = group.error;
+    let mut first = group.error.clone();
     for (library, target) in &group.opened {
         match library.group_simulate_end() {
             Ok(time) => longest = longest.max(time),
@@ -408,6 +489,8 @@ pub fn simulate_end() -> Result<f32> {
             }
         }
     }
+    group.take_back();
+    init::cancel(group.pending);
     match first {
         Some(error) => Err(error),
         None if !group.kept.is_empty() => Err(Error::not_supported(

@@ -32,6 +32,7 @@ use crate::types::{MAX_RANKS, UNIQUE_ID_BYTES};
 use crate::vendor::port::DevicePolicy;
 use crate::vendor::{FLAGCX, Library, NativePort};
 use ids::local_unique_id;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -561,7 +562,7 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
             Code::Aborted,
             "the communicator was aborted during its init",
         );
-        let _ = super::end::take_down(comm, parts, true);
+        let _ = super::end::take_down(comm, parts, super::end::End::Abort);
         fail(handle, comm, &error);
         return Err(error);
     }
@@ -579,6 +580,15 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
             let (library, raw) = (native.library(), native.raw());
             let word = native.word.address();
             NativePort::attach(target, library, raw, driver, word, policy, comm.device);
+            let (comm, parts) = (Arc::downgrade(comm), Arc::downgrade(parts));
+            target.on_break(move |error| match (comm.upgrade(), parts.upgrade()) {
+                // The vendor's group has to be closed before its communicator is aborted.
+                (Some(_), Some(_)) if group::is_open() => target.keep_break(error),
+                (Some(comm), Some(parts)) if place.is_live(handle) => {
+                    super::end::break_down(handle, &comm, &parts, error);
+                }
+                _ => {}
+            });
         }
         Backend::Host(engine) => {
             let own = &parts.infos[comm.rank() as usize];
@@ -605,9 +615,8 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
                 label: comm.label(),
                 failed: Arc::clone(&parts.failed),
             };
-            target
-                .host
-                .attach(runner, load::process_driver()?, comm.device);
+            target.device.store(comm.device, Ordering::Relaxed);
+            target.host.attach(runner, load::process_driver()?);
             target.set_ops(&HOST);
         }
     }

@@ -215,7 +215,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
         Ok(votes) => votes,
         Err(error) => {
             if let Ok(parts) = &made {
-                let _ = super::end::take_down(comm, parts, true);
+                let _ = super::end::take_down(comm, parts, super::end::End::Abort);
             }
             return Err(error);
         }
@@ -229,7 +229,7 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
         .collect();
     if !failed.is_empty() {
         if let Ok(parts) = &made {
-            let _ = super::end::take_down(comm, parts, true);
+            let _ = super::end::take_down(comm, parts, super::end::End::Abort);
         }
         let code = made.err().map_or(Code::RemoteError, |e| e.code());
         return Err(Error::new(

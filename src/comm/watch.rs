@@ -5,7 +5,7 @@
 //! There is one for all communicators of a process, and none when there is nothing to watch.
 #![forbid(unsafe_code)]
 
-use super::end::{abort_vendor, is_end_of_all};
+use super::end::{self, abort_vendor, is_end_of_all};
 use super::table::{Handle, place};
 use super::{Comm, Parts};
 use crate::config;
@@ -84,7 +84,7 @@ fn run() {
             watch.all.iter().filter_map(alive).collect()
         };
         for (handle, comm, parts) in now {
-            if let Err(error) = look(&parts) {
+            if let Err(error) = look(handle, &parts) {
                 lock(watch()).all.retain(|w| w.handle != handle);
                 give_up(handle, &comm, &parts, &error);
             }
@@ -93,14 +93,13 @@ fn run() {
     }
 }
 
-fn look(parts: &Parts) -> Result<(), Error> {
+fn look(handle: Handle, parts: &Parts) -> Result<(), Error> {
     // Whoever is on the channel now looks for us, and shows that this rank is alive.
     let Ok(mut channel) = parts.channel.try_lock() else {
         return Ok(());
     };
-    channel.look()?;
     channel.beat();
-    channel.first_dead()
+    end::look(handle, parts, &mut channel)
 }
 
 fn give_up(handle: Handle, comm: &Comm, parts: &Parts, error: &Error) {

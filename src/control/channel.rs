@@ -40,8 +40,8 @@ const LINGER: Duration = Duration::from_millis(50);
 pub(crate) enum Peer {
     #[default]
     Here,
-    /// Destroyed its communicator in order.
-    Left,
+    /// Destroyed its communicator in order, after so many collectives if that was told.
+    Left(Option<u64>),
     /// Ended without goodbye; the text says how we know.
     Dead(String),
 }
@@ -337,7 +337,7 @@ impl Channel {
 
     /// Takes note of a rank that is not here any more. `false`: that was known.
     fn note(&mut self, rank: u32, how: Peer) -> bool {
-        let new = rank < self.nranks && !matches!(self.peer(rank), Peer::Dead(_) | Peer::Left);
+        let new = rank < self.nranks && *self.peer(rank) == Peer::Here;
         if new {
             self.gone.insert(rank, how);
         }
@@ -355,10 +355,11 @@ impl Channel {
                 writer.u32(rank).bytes(text.as_bytes());
                 Kind::Dead
             }
-            _ => {
-                writer.u32(rank);
+            Peer::Left(collectives) => {
+                farewell(&mut writer, rank, *collectives);
                 Kind::Bye
             }
+            Peer::Here => return,
         };
         let frame = encode_frame(kind, 0, &writer.0);
         self.spread(
@@ -370,17 +371,15 @@ impl Channel {
     /// What a neighbour says about itself or another rank that is not here any more.
     fn hear_news(&mut self, side: Side, frame: &Frame) {
         let mut reader = Reader(&frame.body);
-        let about = match reader.u32() {
-            Some(rank) => rank,
-            None => {
-                *self.link(side) = None;
-                self.rank_at(side)
-            }
-        };
+        let neighbour = self.rank_at(side);
+        let about = reader.u32().unwrap_or(neighbour);
         let how = match frame.kind {
             Kind::Dead => Peer::Dead(reader.text().unwrap_or_default()),
-            _ => Peer::Left,
+            _ => Peer::Left(reader.u64()),
         };
+        if about == neighbour {
+            *self.link(side) = None;
+        }
         self.spread_news(about, how, side);
     }
 
@@ -388,7 +387,7 @@ impl Channel {
     fn absent(&self, rank: u32, phase: &str) -> Error {
         let text = match self.peer(rank) {
             Peer::Dead(text) => text.clone(),
-            Peer::Left => format!(
+            Peer::Left(_) => format!(
                 "{} has left (destroyed its communicator) before the end of {phase}",
                 self.who(rank)
             ),
@@ -865,6 +864,32 @@ impl Channel {
         }
     }
 
+    /// Whether a rank has left before it had made as many collectives as this one, which waits for it then.
+    pub(crate) fn left_early(&self, own: u64) -> Result<()> {
+        let early = |(rank, peer): (&u32, &Peer)| match peer {
+            Peer::Left(Some(theirs)) if *theirs < own => Some((*rank, *theirs)),
+            _ => None,
+        };
+        match self.gone.iter().find_map(early) {
+            None => Ok(()),
+            Some((rank, theirs)) => Err(Error::new(
+                Code::RemoteError,
+                format!(
+                    "{} destroyed its communicator after collective #{theirs}; this rank is at #{own}, \
+                     which can't complete",
+                    self.who(rank)
+                ),
+            )),
+        }
+    }
+
+    /// Tells the others that this rank can't go on, and why.
+    pub(crate) fn announce_failure(&mut self, error: &Error) {
+        let text = format!("{} can't go on: {}", self.who(self.rank), error.text());
+        self.failed.get_or_insert_with(|| error.clone());
+        self.tell_failure(&Error::new(Code::RemoteError, text), None);
+    }
+
     /// Tells the others that this rank's communicator was aborted.
     pub(crate) fn announce_abort(&mut self, text: &str) {
         let error = Error::new(
@@ -874,9 +899,12 @@ impl Channel {
         self.tell_failure(&error, None);
     }
 
-    /// Says goodbye in order and closes the connections.
-    pub(crate) fn leave(&mut self) {
-        let frame = encode_frame(Kind::Bye, 0, &[]);
+    /// Says goodbye in order, with the number of collectives that this rank has made, and closes the
+    /// connections.
+    pub(crate) fn leave(&mut self, collectives: Option<u64>) {
+        let mut writer = Writer::default();
+        farewell(&mut writer, self.rank, collectives);
+        let frame = encode_frame(Kind::Bye, 0, &writer.0);
         self.spread(&|_| Some(Arc::clone(&frame)), &courtesy());
         self.up = None;
         self.down.fill_with(|| None);
@@ -906,6 +934,14 @@ impl Exchange<'_> {
         self.owed[child] = self.owed[child].checked_sub(self.parts.present() - before)?;
         self.waits.get_or_insert_with(Instant::now);
         Some(())
+    }
+}
+
+/// What is said about a rank that leaves in order.
+fn farewell(writer: &mut Writer, rank: u32, collectives: Option<u64>) {
+    writer.u32(rank);
+    if let Some(collectives) = collectives {
+        writer.u64(collectives);
     }
 }
 
@@ -1122,7 +1158,7 @@ mod tests {
         for (shape, gone) in shapes_and_ranks() {
             let ends = ranks(shape, |rank, mut channel| {
                 if rank == gone {
-                    channel.leave();
+                    channel.leave(None);
                     return None;
                 }
                 Some(
@@ -1195,7 +1231,7 @@ mod tests {
         for (shape, left, dead, aborting) in [((4, 128), 1, 2, 3), ((14, 3), 3, 7, 12)] {
             let ends = ranks(shape, |rank, mut channel| {
                 if rank == left {
-                    channel.leave();
+                    channel.leave(None);
                     return None;
                 }
                 if rank == dead {
@@ -1225,7 +1261,7 @@ mod tests {
             let who = format!("rank {dead} (pid {dead})");
             let abort = format!("rank {aborting} (pid {aborting}) aborted");
             for (found, error) in ends.into_iter().flatten() {
-                assert_eq!(found.0, Peer::Left);
+                assert_eq!(found.0, Peer::Left(None));
                 assert!(matches!(found.1, Peer::Dead(text) if text.contains(&who)));
                 assert!(error.is_none_or(|e| e.text().contains(&abort)));
             }
@@ -1265,7 +1301,7 @@ mod tests {
                 let phase = match (rank == odd, how) {
                     (true, 0) => return None,
                     (true, 1) => {
-                        channel.leave();
+                        channel.leave(None);
                         return None;
                     }
                     (true, 2) => "another call",

@@ -40,7 +40,8 @@ pub(crate) enum Kind {
     Whole = 8,
     /// The communicator was aborted.
     Abort = 9,
-    /// An orderly goodbye; with a rank in its body, that of another rank.
+    /// An orderly goodbye: of the sender, or of another rank that it names; and how many collectives that
+    /// rank has made, if it was counted.
     Bye = 10,
     /// A rank died: rank and text.
     Dead = 11,

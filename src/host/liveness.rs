@@ -104,7 +104,7 @@ impl Liveness {
                     Err(_) => (Peer::Here, format!("rank {rank}")),
                 };
                 let how = match peer {
-                    Peer::Left => Some(format!("{who} has left (destroyed its communicator)")),
+                    Peer::Left(_) => Some(format!("{who} has left (destroyed its communicator)")),
                     Peer::Dead(text) => Some(text),
                     Peer::Here if process.watchable => {
                         let watch = seen.watches[index].get_or_insert_with(|| {

@@ -12,7 +12,7 @@ use crate::ops::{Call, Target, lock};
 use crate::sys::turnstile::{Entered, Turn, Turnstile};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,6 @@ pub(crate) struct HostPort {
     runner: Turnstile<Option<Box<Runner>>>,
     /// The machine's driver, whose streams and memory the callers then use.
     driver: AtomicPtr<Driver>,
-    /// The communicator's device, -1 for none.
-    device: AtomicI32,
 }
 
 /// One rank's engine and what its waits ask.
@@ -44,13 +42,11 @@ impl HostPort {
         HostPort {
             runner: Turnstile::new(None),
             driver: AtomicPtr::new(std::ptr::null_mut()),
-            device: AtomicI32::new(0),
         }
     }
 
     /// Puts a runner behind the table.
-    pub(crate) fn attach(&self, runner: Runner, driver: Option<&'static Driver>, device: i32) {
-        self.device.store(device, Ordering::Relaxed);
+    pub(crate) fn attach(&self, runner: Runner, driver: Option<&'static Driver>) {
         let driver = driver.map_or(std::ptr::null_mut(), |d| std::ptr::from_ref(d).cast_mut());
         self.driver.store(driver, Ordering::Relaxed);
         *self.runner.lock() = Some(Box::new(runner));
@@ -214,7 +210,7 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
             let work = || unsafe { on_device_streams(target, driver, &streams, batch) };
             // NULL is the default stream of the communicator's device, and what is allocated on the
             // way must not bring a context to another one.
-            match target.host.device.load(Ordering::Relaxed) {
+            match target.device.load(Ordering::Relaxed) {
                 device @ 0.. => Guard::with(driver, device, work),
                 _ => work(),
             }

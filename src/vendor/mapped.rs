@@ -516,10 +516,10 @@ mod closely {
     }
 
     /// The communicator's target; this way counts the operation by itself.
-    unsafe fn target(mapped: BufMut) -> &'static Target {
+    unsafe fn target(mapped: BufMut, kind: OpKind) -> &'static Target {
         // SAFETY: the entry passes the table.
         let target = unsafe { table(mapped) }.target();
-        target.uncount_operation();
+        target.uncount_operation(kind);
         target
     }
 
@@ -536,7 +536,15 @@ mod closely {
     ) -> c_int {
         // SAFETY: the entry passes the table; the buffers are the caller's promise.
         told(unsafe {
-            (CLOSELY.all_reduce)(send, recv, count, dtype, op, table(mapped).target(), stream)
+            (CLOSELY.all_reduce)(
+                send,
+                recv,
+                count,
+                dtype,
+                op,
+                target(mapped, OpKind::AllReduce),
+                stream,
+            )
         })
     }
 
@@ -553,7 +561,15 @@ mod closely {
     ) -> c_int {
         // SAFETY: the entry passes the table; the buffers are the caller's promise.
         told(unsafe {
-            (CLOSELY.reduce_scatter)(send, recv, count, dtype, op, table(mapped).target(), stream)
+            (CLOSELY.reduce_scatter)(
+                send,
+                recv,
+                count,
+                dtype,
+                op,
+                target(mapped, OpKind::ReduceScatter),
+                stream,
+            )
         })
     }
 
@@ -578,7 +594,7 @@ mod closely {
                 dtype,
                 op,
                 root,
-                table(mapped).target(),
+                target(mapped, OpKind::Reduce),
                 stream,
             )
         })
@@ -596,7 +612,14 @@ mod closely {
     ) -> c_int {
         // SAFETY: the entry passes the table; the buffers are the caller's promise.
         told(unsafe {
-            (CLOSELY.all_gather)(send, recv, count, dtype, table(mapped).target(), stream)
+            (CLOSELY.all_gather)(
+                send,
+                recv,
+                count,
+                dtype,
+                target(mapped, OpKind::AllGather),
+                stream,
+            )
         })
     }
 
@@ -619,7 +642,7 @@ mod closely {
                 count,
                 dtype,
                 root,
-                table(mapped).target(),
+                target(mapped, OpKind::Broadcast),
                 stream,
             )
         })
@@ -644,7 +667,7 @@ mod closely {
                 count,
                 dtype,
                 root,
-                table(mapped).target(),
+                target(mapped, OpKind::Gather),
                 stream,
             )
         })
@@ -669,7 +692,7 @@ mod closely {
                 count,
                 dtype,
                 root,
-                table(mapped).target(),
+                target(mapped, OpKind::Scatter),
                 stream,
             )
         })
@@ -687,7 +710,14 @@ mod closely {
     ) -> c_int {
         // SAFETY: the entry passes the table; the buffers are the caller's promise.
         told(unsafe {
-            (CLOSELY.all_to_all)(send, recv, count, dtype, table(mapped).target(), stream)
+            (CLOSELY.all_to_all)(
+                send,
+                recv,
+                count,
+                dtype,
+                target(mapped, OpKind::AllToAll),
+                stream,
+            )
         })
     }
 
@@ -702,7 +732,16 @@ mod closely {
         stream: StreamPtr,
     ) -> c_int {
         // SAFETY: the entry passes the table; the buffers are the caller's promise.
-        told(unsafe { (CLOSELY.send)(buffer, count, dtype, peer, target(mapped), stream) })
+        told(unsafe {
+            (CLOSELY.send)(
+                buffer,
+                count,
+                dtype,
+                peer,
+                target(mapped, OpKind::Send),
+                stream,
+            )
+        })
     }
 
     #[cold]
@@ -716,6 +755,15 @@ mod closely {
         stream: StreamPtr,
     ) -> c_int {
         // SAFETY: the entry passes the table; the buffers are the caller's promise.
-        told(unsafe { (CLOSELY.recv)(buffer, count, dtype, peer, target(mapped), stream) })
+        told(unsafe {
+            (CLOSELY.recv)(
+                buffer,
+                count,
+                dtype,
+                peer,
+                target(mapped, OpKind::Recv),
+                stream,
+            )
+        })
     }
 }

@@ -8,7 +8,7 @@ use crate::error::{Code, Error, Result};
 use crate::ops::{Call, Fill, Ops, Target};
 use crate::types::{DataType, FIRST_CUSTOM_REDOP, OpKind, RedOp};
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 /// What the operations of one communicator need of its vendor beside the slots of the short path.
 /// Part of reserved memory that is never freed.
@@ -19,7 +19,6 @@ pub(crate) struct NativePort {
     /// One word of device memory, for barriers.
     word: AtomicPtr<c_void>,
     policy: AtomicU8,
-    device: AtomicI32,
     /// NULL until a library needs one.
     mapped: AtomicPtr<Mapped>,
 }
@@ -53,7 +52,6 @@ impl NativePort {
             driver: AtomicPtr::new(std::ptr::null_mut()),
             word: AtomicPtr::new(std::ptr::null_mut()),
             policy: AtomicU8::new(DevicePolicy::Trust as u8),
-            device: AtomicI32::new(0),
             mapped: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
@@ -76,7 +74,7 @@ impl NativePort {
             .store(std::ptr::from_ref(driver).cast_mut(), Ordering::Relaxed);
         port.word.store(word, Ordering::Relaxed);
         port.policy.store(policy as u8, Ordering::Relaxed);
-        port.device.store(device, Ordering::Relaxed);
+        target.device.store(device, Ordering::Relaxed);
         port.comm.store(comm, Ordering::Release);
         if policy == DevicePolicy::Trust {
             target.slots.fill(port.fill(target, library, comm));
@@ -225,17 +223,11 @@ pub(crate) fn check(target: &'static Target, call: &Call) -> Result<DataType> {
 }
 
 unsafe fn closely(target: &'static Target, call: &Call) -> i32 {
-    target.count_operation();
+    target.count_operation(call.kind);
     // SAFETY: the caller's promise about the buffers, passed on.
     match unsafe { call_checked(target, call) } {
         Ok(code) => code,
-        Err(error) => {
-            let code = target.fail_call(call, error);
-            if check(target, call).is_err() {
-                target.uncount_operation();
-            }
-            code
-        }
+        Err(error) => target.refuse(call, error),
     }
 }
 
@@ -253,7 +245,7 @@ unsafe fn call_checked(target: &'static Target, call: &Call) -> Result<i32> {
 /// Calls with the calling thread's device as the communicator's policy wants it.
 fn with_device(target: &'static Target, call: impl FnOnce() -> Result<i32>) -> Result<i32> {
     let port = &target.native;
-    let device = port.device.load(Ordering::Relaxed);
+    let device = target.device.load(Ordering::Relaxed);
     match port.device_policy() {
         DevicePolicy::Trust => call(),
         DevicePolicy::Guard => Guard::with(port.driver(), device, call),

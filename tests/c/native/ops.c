@@ -476,7 +476,10 @@ static void error_text(void)
         SAYS(text, "/libnccl.so.2");
     }
     SAYS(flagosGetErrorString(flagosSystemError), "system");
-    OK(flagosAllReduce(data, data, 4, flagosInt32, flagosSum, comm, NULL));
+    /* It has ended the communicator. */
+    IS(flagosSystemError, flagosAllReduce(data, data, 4, flagosInt32, flagosSum, comm, NULL));
+    SAYS(ERROR(), "#4 on");
+    SAYS(ERROR(), "made to fail");
     OK(flagosCommDestroy(comm));
 }
 

@@ -239,10 +239,57 @@ static void turns(void)
     }
 }
 
+/* ---- the end ---- */
+
+/* A rank that has made as many collectives as the others may leave, whatever they went through. */
+static void leaves(void)
+{
+    comm = join_all(0);
+    stream = new_stream();
+    sums_up(comm, my_rank, n_ranks, stream);
+    int *from = device_memory(4 * sizeof(int)), *to = device_memory(8 * sizeof(int));
+    int in[4] = {my_rank, my_rank, my_rank, my_rank}, out[8];
+    copy_in(from, in, sizeof in, stream);
+    OK(flagosBroadcast(from, to, 4, flagosInt32, 0, comm, stream));
+    OK(flagosGather(from, to, 4, flagosInt32, 0, comm, stream));
+    OK(flagosGroupStart());
+    OK(flagosAllGather(from, to, 4, flagosInt32, comm, stream));
+    OK(flagosGroupEnd());
+    /* In a group for those that have messages only there; of one rank it is one message more. */
+    for (int i = 0; i <= my_rank; i++) {
+        OK(flagosGroupStart());
+        OK(flagosSend(from, 1, flagosInt32, my_rank, comm, stream));
+        OK(flagosRecv(from + 1, 1, flagosInt32, my_rank, comm, stream));
+        OK(flagosGroupEnd());
+    }
+    copy_out(out, to, sizeof out, stream);
+    EQUAL(out[3], 0);
+    EQUAL(out[7], 1);
+    if (my_rank == 1) {
+        double begin = now();
+        int result = flagosCommDestroy(comm);
+        printf("destroy: %d %s\n", result, result ? one_line(ERROR()) : "");
+        CHECK(now() - begin < 2);
+        exit(0);
+    }
+    double begin = now();
+    while (now() - begin < 0.9) {
+        int state = -1;
+        OK(flagosCommGetAsyncError(comm, &state));
+        if (state)
+            FAIL("the state is %d: %s", state, flagosGetLastError(comm));
+        sleep_ms(5);
+    }
+    begin = now();
+    flagosCommDestroy(comm);
+    CHECK(now() - begin < 2);
+    exit(0);
+}
+
 int main(int argc, char **argv)
 {
     static const struct scenario list[] = {
-        {"init", init}, {"device", device}, {"messages", messages}, {"turns", turns}, {0, 0},
+        {"init", init}, {"device", device}, {"messages", messages}, {"turns", turns}, {"leaves", leaves}, {0, 0},
     };
     return scenarios(argc, argv, list);
 }

@@ -87,12 +87,16 @@ fn restore(library: &Path) {
         .said("sets before")
         .parse()
         .expect("a number");
-    let outcome = failing(library, "ncclAllReduce:3@1");
-    assert_eq!(
-        (outcome.said("result"), outcome.said("current")),
-        ("3", "2")
-    );
-    has(outcome.said("text"), &["ncclAllReduce failed with 3"]);
+    // One that ends the communicator, and one that doesn't.
+    for code in ["3", "4"] {
+        let outcome = failing(library, &format!("ncclAllReduce:{code}@1"));
+        assert_eq!(
+            (outcome.said("result"), outcome.said("current")),
+            (code, "2")
+        );
+        let words = format!("ncclAllReduce failed with {code}");
+        has(outcome.said("text"), &[&words]);
+    }
 
     let outcome = failing(library, &format!("cudaSetDevice:101@{}", before + 1));
     assert_eq!(

@@ -7,6 +7,7 @@
 
 mod agree;
 mod device;
+mod faults;
 mod groups;
 mod kit;
 mod life;

@@ -243,11 +243,12 @@ fn a_device_scoped_library_is_called_on_its_device() {
     on_every_row(
         |fact| fact.needs_device,
         |fact| {
-            let fail = format!("{}:3", fact.five[1]);
+            // An argument that is refused: other codes end the communicator.
+            let fail = format!("{}:4", fact.five[1]);
             let run = fact.scenario("rows", "device").ranks(2);
             let outcome = run.env("FAKE_FAIL", fail).ok();
             for (mark, function, result) in
-                [("guarded", fact.five[0], 0), ("refused", fact.five[1], 3)]
+                [("guarded", fact.five[0], 0), ("refused", fact.five[1], 4)]
             {
                 for calls in outcome.between(mark) {
                     let names: Vec<&str> = calls.iter().map(|c| c.name.as_str()).collect();
@@ -392,6 +393,32 @@ fn without_its_numbers_a_vendor_is_refused_in_words() {
                     refused(&run.env("FLAGOSCOMM_TIERS", "native").ok()),
                     &["id_bytes=99999999999"],
                 );
+            }
+        },
+    );
+}
+
+/// HG-8, LC-1: a rank that leaves in order after as many collectives as the others is missed by nobody,
+/// whatever the calls became on the way. A destroy that waits for the other ranks' ends at its limit.
+#[test]
+fn a_rank_that_leaves_in_order_is_missed_by_nobody() {
+    on_every_row(
+        |_| true,
+        |fact| {
+            let run = fact.scenario("rows", "leaves").ranks(2);
+            let outcome = run.env("FLAGOSCOMM_DESTROY_TIMEOUT", "0.3").ok();
+            let said = outcome.said_by(1, "destroy");
+            match fact.key {
+                "cambricon" => has(
+                    said,
+                    &[
+                        "100 ",
+                        "the vendor's destroy did not return in time",
+                        "may wait for the other ranks' destroy",
+                        "FLAGOSCOMM_DESTROY_TIMEOUT",
+                    ],
+                ),
+                _ => assert_eq!(said.trim(), "0", "{}", fact.key),
             }
         },
     );
