@@ -111,8 +111,8 @@ fn restore(library: &Path) {
             "libcudart",
         ],
     );
-    // Nothing was launched on the wrong device; the second call is the one after it.
-    assert_eq!(outcome.calls("ncclAllReduce").len(), 1);
+    // Nothing was launched on the wrong device, nor after it.
+    assert!(outcome.calls("ncclAllReduce").is_empty());
 
     let outcome = failing(library, &format!("cudaSetDevice:101@{}", before + 2));
     assert_eq!(outcome.said("result"), "1");
