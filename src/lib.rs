@@ -6,6 +6,7 @@ mod comm;
 mod config;
 mod control;
 mod device;
+mod differing;
 mod error;
 #[cfg(test)]
 mod fuzz;

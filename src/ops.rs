@@ -1,6 +1,7 @@
 //! Operations: what a caller asks for, what is wrong with it, and the table through which a
 //! communicator's tier answers.
 
+use crate::differing::{Field, Shape};
 use crate::error::{Code, Error, Result, last};
 use crate::host::port::HostPort;
 use crate::types::{DataType, FIRST_CUSTOM_REDOP, OpKind, RedOp};
@@ -48,35 +49,29 @@ impl Call {
 
     /// "AllReduce(count 5, float32, sum)".
     pub(crate) fn text(&self) -> String {
-        let dtype = DataType::from_raw(self.dtype)
-            .map_or_else(|| self.dtype.to_string(), |d| d.name().into());
-        let op = || {
-            RedOp::from_raw(self.op)
-                .map_or_else(|| format!("redop {}", self.op), |o| o.name().into())
-        };
-        let name = self.kind.name();
-        let count = self.count;
+        self.shape().text()
+    }
+
+    /// What has to be the same on all ranks, as far as it goes for this kind.
+    pub(crate) fn shape(&self) -> Shape {
+        let mut shape = Shape::new(self.kind.name());
+        if !matches!(self.kind, OpKind::AllToAllv | OpKind::Barrier) {
+            shape = shape.with(Field::Count, self.count);
+        }
+        if self.kind != OpKind::Barrier {
+            let dtype = DataType::from_raw(self.dtype)
+                .map_or_else(|| self.dtype.to_string(), |d| d.name().into());
+            shape = shape.with(Field::DataType, dtype);
+        }
+        if self.reduces() && self.op != Call::NOT_NOTED {
+            let op = RedOp::from_raw(self.op)
+                .map_or_else(|| format!("redop {}", self.op), |o| o.name().into());
+            shape = shape.with(Field::Operator, op);
+        }
         match self.kind {
-            OpKind::AllReduce | OpKind::ReduceScatter => {
-                format!("{name}(count {count}, {dtype}, {})", op())
-            }
-            OpKind::Reduce if self.op == Call::NOT_NOTED => {
-                format!("{name}(count {count}, {dtype}, root {})", self.root)
-            }
-            OpKind::Reduce => format!(
-                "{name}(count {count}, {dtype}, {}, root {})",
-                op(),
-                self.root
-            ),
-            OpKind::Broadcast | OpKind::Gather | OpKind::Scatter => {
-                format!("{name}(count {count}, {dtype}, root {})", self.root)
-            }
-            OpKind::Send | OpKind::Recv => {
-                format!("{name}(count {count}, {dtype}, peer {})", self.root)
-            }
-            OpKind::AllGather | OpKind::AllToAll => format!("{name}(count {count}, {dtype})"),
-            OpKind::AllToAllv => format!("{name}({dtype})"),
-            OpKind::Barrier => name.into(),
+            OpKind::Send | OpKind::Recv => shape.with(Field::Peer, self.root),
+            _ if self.rooted() => shape.with(Field::Root, self.root),
+            _ => shape,
         }
     }
 

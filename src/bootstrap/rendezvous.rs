@@ -222,8 +222,9 @@ pub(crate) fn ranks_text(ranks: impl IntoIterator<Item = u32>) -> String {
         _ => format!("{a}-{b}"),
     });
     let mut text = shown.collect::<Vec<_>>().join(", ");
-    if parts.len() > 16 {
-        text.push_str(", …");
+    let more: u32 = parts.iter().skip(16).map(|(a, b)| b - a + 1).sum();
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
     }
     text
 }

@@ -221,8 +221,9 @@ fn odd_ones<'a, T: PartialEq>(
         .map(|rank| format!("{} has {}", who(infos, *rank), show(&value(&infos[*rank]))))
         .collect();
     if odd.len() > SHOWN {
+        let more = odd.len() - SHOWN;
         let rest = ranks_text(odd[SHOWN..].iter().map(|r| *r as u32));
-        each.push(format!("rank {rest} have yet others"));
+        each.push(format!("{more} more ranks (rank {rest}) have others too"));
     }
     (!odd.is_empty()).then(|| format!("{} but the others have {}", each.join(", "), show(usual)))
 }
@@ -503,7 +504,11 @@ pub(crate) fn reasons<'a>(
         .collect();
     if !rest.is_empty() {
         rest.sort_unstable();
-        texts.push(format!("rank {}: yet other reasons", ranks_text(rest)));
+        let more = rest.len();
+        texts.push(format!(
+            "{more} more ranks (rank {}): yet other reasons",
+            ranks_text(rest)
+        ));
     }
     (!groups.is_empty()).then(|| texts.join("; "))
 }

@@ -41,7 +41,11 @@ unsafe fn rarely_unguarded(handle: Handle, call: Call) -> i32 {
         return unsafe { group::add(handle, target, call) };
     }
     if rare::checking()
-        && let Err(error) = super::end::compare_calls(&comm, std::slice::from_ref(&call))
+        && let Err(error) = super::end::compare_calls(
+            &comm,
+            std::slice::from_ref(&call),
+            target.counts().collectives + 1,
+        )
     {
         return target.fail_call(&call, error);
     }

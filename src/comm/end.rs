@@ -6,6 +6,7 @@ use super::{Backend, Comm, Made, Native, Parts, not_on};
 use crate::control::channel::Channel;
 use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer};
+use crate::differing::{Disagreement, Field, Shape, disagreement};
 use crate::error::{Code, Error, Result};
 use crate::internal::CommInfo;
 use crate::load;
@@ -209,8 +210,9 @@ fn cause_elsewhere(handle: Handle, parts: &Parts) -> Option<Error> {
     None
 }
 
-/// Compares calls across the ranks before they are made, where call checking is on.
-pub(crate) fn compare_calls(comm: &Comm, calls: &[Call]) -> Result<()> {
+/// Compares calls across the ranks before they are made, where call checking is on. `first` is the
+/// number of the first of their collectives.
+pub(crate) fn compare_calls(comm: &Comm, calls: &[Call], first: u64) -> Result<()> {
     let parts = comm.parts()?;
     if parts.native().is_none() {
         // The host tier always compares by itself.
@@ -237,40 +239,38 @@ pub(crate) fn compare_calls(comm: &Comm, calls: &[Call]) -> Result<()> {
     let mut writer = Writer::default();
     // A call that this rank refuses by itself is told to the others, who would wait for it.
     let mut refused = None;
-    for call in &checked {
-        let mut text = call.text();
+    for (number, call) in (first..).zip(&checked) {
+        let mut shape = call.shape().with(Field::Number, number);
         if let Err(error) = call.check(comm.rank(), comm.nranks()) {
-            text.push_str(&format!(" (refused there: {})", error.text()));
+            shape = shape.with(Field::Refusal, error.text());
             refused.get_or_insert(error);
         }
-        writer.bytes(text.as_bytes());
+        shape.encode(&mut writer);
     }
     let patience = comm.init_patience();
     let all = lock(&parts.channel).allgather("a comparison of calls", &writer.0, &patience)?;
-    let texts = |body: &[u8]| {
-        let mut reader = Reader(body);
-        let mut texts = Vec::new();
-        while let Some(text) = reader.text() {
-            texts.push(text);
-        }
-        texts
-    };
     if let Some(refused) = refused {
         return Err(refused);
     }
     if all.all().all(|body| body == all.of(0)) {
         return Ok(());
     }
-    let said: Vec<String> = all
-        .all()
-        .enumerate()
-        .take(16)
-        .map(|(rank, body)| format!("rank {rank} called {}", texts(body).join(", ")))
-        .collect();
-    Err(Error::invalid_usage(format!(
-        "the ranks make different calls: {}",
-        said.join("; ")
-    )))
+    let shapes = |body: &[u8]| {
+        let mut reader = Reader(body);
+        let mut shapes = Vec::new();
+        while !reader.0.is_empty() {
+            shapes.push(Shape::decode(&mut reader)?);
+        }
+        Some(shapes)
+    };
+    let each: Option<Vec<Vec<Shape>>> = all.all().map(shapes).collect();
+    let each = each.ok_or_else(|| Error::internal("a rank's calls can't be read"))?;
+    match disagreement(&each) {
+        None => Ok(()),
+        Some(Disagreement { fields, who }) => Err(Error::invalid_usage(format!(
+            "the ranks make different calls, in {fields}: {who}"
+        ))),
+    }
 }
 
 // ---- the end

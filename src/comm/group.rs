@@ -129,6 +129,26 @@ impl Group {
         }
     }
 
+    /// Compares the calls of each communicator with those of its other ranks.
+    fn check_calls(&self) -> Result<()> {
+        let mut rest: Vec<(Handle, Call)> = self.checked.clone();
+        while let Some((handle, _)) = rest.first().copied() {
+            let calls: Vec<Call> = rest
+                .iter()
+                .filter(|(h, _)| *h == handle)
+                .map(|(_, call)| *call)
+                .collect();
+            rest.retain(|(h, _)| *h != handle);
+            // Those in the vendor's group are counted already.
+            let target = &super::table::place(handle).target;
+            let member = self.members.iter().find(|m| std::ptr::eq(m.target, target));
+            let before = member.map_or_else(|| target.counts(), |m| m.before);
+            let comm = super::table::get(handle)?;
+            super::end::compare_calls(&comm, &calls, before.collectives + 1)?;
+        }
+        Ok(())
+    }
+
     /// Notes a call that goes into a vendor's open group.
     fn note(&mut self, library: &'static Library, target: &'static Target, call: &Call) {
         let known = self
@@ -298,7 +318,7 @@ pub fn end() -> Result<bool> {
     };
     if group.error.is_none()
         && !group.checked.is_empty()
-        && let Err(error) = check_calls(&group.checked)
+        && let Err(error) = group.check_calls()
     {
         group.fail(&error);
     }
@@ -379,20 +399,6 @@ fn run_kept(kept: Vec<(Handle, &'static Target, Call)>) -> Result<bool> {
         Ok(())
     })?;
     Ok(pending.into_inner())
-}
-
-fn check_calls(checked: &[(Handle, Call)]) -> Result<()> {
-    let mut rest: Vec<(Handle, Call)> = checked.to_vec();
-    while let Some((handle, _)) = rest.first().copied() {
-        let calls: Vec<Call> = rest
-            .iter()
-            .filter(|(h, _)| *h == handle)
-            .map(|(_, call)| *call)
-            .collect();
-        rest.retain(|(h, _)| *h != handle);
-        super::end::compare_calls(&*super::table::get(handle)?, &calls)?;
-    }
-    Ok(())
 }
 
 /// One communicator's operations in a group.

@@ -220,22 +220,14 @@ pub(crate) fn make(comm: &Comm, parent: Handle, color: i32, key: i32) -> Result<
             return Err(error);
         }
     };
-    let failed: Vec<String> = votes
-        .all()
-        .enumerate()
-        .filter(|(_, v)| !v.is_empty())
-        .take(8)
-        .map(|(rank, v)| format!("rank {rank}: {}", String::from_utf8_lossy(v)))
-        .collect();
-    if !failed.is_empty() {
+    let texts: Vec<_> = votes.all().map(String::from_utf8_lossy).collect();
+    let failed = super::agree::reasons(&parts.infos, texts.iter().map(AsRef::as_ref));
+    if let Some(failed) = failed {
         if let Ok(parts) = &made {
             let _ = super::end::take_down(comm, parts, super::end::End::Abort);
         }
         let code = made.err().map_or(Code::RemoteError, |e| e.code());
-        return Err(Error::new(
-            code,
-            format!("the split failed: {}", failed.join("; ")),
-        ));
+        return Err(Error::new(code, format!("the split failed: {failed}")));
     }
     match new_rank {
         Some(_) => made.map(Some),

@@ -3,6 +3,7 @@
 
 use super::ShmEngine;
 use super::layout::MAX_MESSAGING_RANKS;
+use crate::differing::{Disagreement, Field, Shape, disagreement};
 use crate::error::{Error, Result};
 use crate::host::op::HostOp;
 use crate::types::{DataType, OpKind, RedOp, Reduction};
@@ -49,8 +50,8 @@ impl Fingerprint {
         Fingerprint(top << COUNT_BITS | count)
     }
 
-    /// The call as error texts show it.
-    pub(super) fn describe(self) -> String {
+    /// The call as it is compared in words.
+    fn shape(self) -> Shape {
         let field = |shift: u32, bits: u32| (self.0 >> shift) & ((1 << bits) - 1);
         let count = field(0, COUNT_BITS);
         let root = field(COUNT_BITS, ROOT_BITS);
@@ -58,27 +59,24 @@ impl Fingerprint {
         let dtype = field(COUNT_BITS + ROOT_BITS + 3, 4);
         let kind = field(COUNT_BITS + ROOT_BITS + 7, 4);
         let Some(kind) = OpKind::from_raw(kind as u8) else {
-            return format!("an unknown call ({:#x})", self.0);
+            return Shape::new(&format!("an unknown call ({:#x})", self.0));
         };
-        let mut fields = Vec::new();
+        let mut shape = Shape::new(kind.name());
         if !matches!(kind, OpKind::Barrier | OpKind::AllToAllv) {
-            fields.push(format!("count {count}"));
+            shape = shape.with(Field::Count, count);
         }
         if kind != OpKind::Barrier {
-            fields.push(
-                DataType::from_raw(dtype as i32)
-                    .map_or("?", DataType::name)
-                    .to_owned(),
-            );
+            let name = DataType::from_raw(dtype as i32).map_or("?", DataType::name);
+            shape = shape.with(Field::DataType, name);
         }
         if reduces(kind) {
             let name = RedOp::from_raw(reduction as i32).map_or("premulsum", RedOp::name);
-            fields.push(name.to_owned());
+            shape = shape.with(Field::Operator, name);
         }
-        if rooted(kind) {
-            fields.push(format!("root {root}"));
+        match rooted(kind) {
+            true => shape.with(Field::Root, root),
+            false => shape,
         }
-        format!("{}({})", kind.name(), fields.join(", "))
     }
 }
 
@@ -247,19 +245,17 @@ fn null(kind: OpKind, which: &str, count: usize) -> Error {
     ))
 }
 
-/// The error of all ranks when two of them called different things.
+/// The error of all ranks when some of them called different things.
 #[cold]
-pub(super) fn mismatch(
-    sequence: u64,
-    (rank, call): (usize, Fingerprint),
-    (other, other_call): (usize, Fingerprint),
-) -> Error {
-    Error::invalid_usage(format!(
-        "ranks disagree in collective number {sequence} of this communicator: rank {rank} called {} \
-         but rank {other} called {}; no data was moved",
-        call.describe(),
-        other_call.describe()
-    ))
+pub(super) fn mismatch(sequence: u64, calls: impl Iterator<Item = Fingerprint>) -> Error {
+    let each: Vec<Vec<Shape>> = calls.map(|call| vec![call.shape()]).collect();
+    match disagreement(&each) {
+        Some(Disagreement { fields, who }) => Error::invalid_usage(format!(
+            "ranks disagree in collective number {sequence} of this communicator, in {fields}: {who}; \
+             no data was moved"
+        )),
+        None => Error::internal("equal calls were taken for different ones"),
+    }
 }
 
 #[cfg(test)]
@@ -281,7 +277,7 @@ mod tests {
 
     #[test]
     fn fingerprints_tell_every_field() {
-        let text = |op: &HostOp| Fingerprint::of(op).describe();
+        let text = |op: &HostOp| Fingerprint::of(op).shape().text();
         assert_eq!(
             text(&op(OpKind::AllReduce)),
             "AllReduce(count 100, float32, max)"
@@ -295,7 +291,7 @@ mod tests {
             "Broadcast(count 100, float32, root 3)"
         );
         assert_eq!(text(&op(OpKind::AllToAllv)), "AlltoAllv(float32)");
-        assert_eq!(text(&op(OpKind::Barrier)), "Barrier()");
+        assert_eq!(text(&op(OpKind::Barrier)), "Barrier");
         let mut largest = op(OpKind::Reduce);
         largest.count = MAX_COUNT as usize;
         largest.dtype = DataType::Float8e5m2;

@@ -208,10 +208,7 @@ impl ShmEngine {
     fn disagreement(&self, sequence: u64) -> Error {
         let parity = (sequence & 1) as usize;
         let print = |rank| Fingerprint(self.map.header_fingerprint(rank, parity).load(Relaxed));
-        let odd = (1..self.ranks)
-            .find(|&rank| print(rank) != print(0))
-            .unwrap_or(0);
-        mismatch(sequence, (0, print(0)), (odd, print(odd)))
+        mismatch(sequence, (0..self.ranks).map(print))
     }
 
     /// Publishes this rank's scalar, before the exchange.
@@ -772,21 +769,31 @@ impl ShmEngine {
     /// Compares what every rank sends to every other with what that one expects: all ranks look at
     /// the same table and come to the same verdict.
     fn compare_rows(&self, sequence: u64, parity: usize, dtype: DataType) -> Result<()> {
+        let mut first = None;
+        let mut pairs = 0;
         for from in 0..self.ranks {
             for to in 0..self.ranks {
                 let sent = self.map.row(from, parity, false, to).load(Relaxed);
                 let expected = self.map.row(to, parity, true, from).load(Relaxed);
                 if sent != expected {
-                    return Err(Error::invalid_usage(format!(
-                        "ranks disagree in collective number {sequence} of this communicator: \
-                         AlltoAllv({name}): rank {from} sends count {sent} to rank {to}, but rank {to} \
-                         expects count {expected} from rank {from}; no data was moved",
-                        name = dtype.name()
-                    )));
+                    first.get_or_insert((from, to, sent, expected));
+                    pairs += 1;
                 }
             }
         }
-        Ok(())
+        let Some((from, to, sent, expected)) = first else {
+            return Ok(());
+        };
+        let more = match pairs - 1 {
+            0 => String::new(),
+            more => format!(" ({more} more pairs of ranks disagree)"),
+        };
+        Err(Error::invalid_usage(format!(
+            "ranks disagree in collective number {sequence} of this communicator, in count: \
+             AlltoAllv({name}): rank {from} sends count {sent} to rank {to}, but rank {to} \
+             expects count {expected} from rank {from}{more}; no data was moved",
+            name = dtype.name()
+        )))
     }
 
     /// A communicator of one rank.

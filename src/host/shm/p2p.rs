@@ -66,8 +66,13 @@ fn mismatch(
     (sender, sent, sent_dtype): (usize, u64, &str),
     (receiver, expected, expected_dtype): (usize, u64, &str),
 ) -> Error {
+    let fields = match (sent == expected, sent_dtype == expected_dtype) {
+        (false, false) => "count and data type",
+        (false, true) => "count",
+        _ => "data type",
+    };
     Error::invalid_usage(format!(
-        "ranks disagree: rank {sender} called Send(count {sent}, {sent_dtype}) to rank {receiver} but \
+        "ranks disagree in {fields}: rank {sender} called Send(count {sent}, {sent_dtype}) to rank {receiver} but \
          rank {receiver} called Recv(count {expected}, {expected_dtype}) from rank {sender}; the \
          message was dropped"
     ))

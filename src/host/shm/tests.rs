@@ -480,53 +480,67 @@ fn disagreements_are_errors_on_every_rank_and_leave_the_engine_usable() {
             all(100, float, SUM),
             all(200, float, SUM),
             "count 200, float32, sum",
+            "count",
         ),
         (
             all(1, float, SUM),
             all(2, float, SUM),
             "count 2, float32, sum",
+            "count",
         ),
-        (all(0, float, SUM), all(7, float, SUM), "count 7"),
-        (all(5, float, SUM), all(70_001, float, SUM), "count 70001"),
+        (all(0, float, SUM), all(7, float, SUM), "count 7", "count"),
+        (
+            all(5, float, SUM),
+            all(70_001, float, SUM),
+            "count 70001",
+            "count",
+        ),
         (
             all(100, float, SUM),
             all(200, DataType::Bfloat16, SUM),
             "count 200, bfloat16",
+            "count and data type",
         ),
         (
             all(100, float, SUM),
             all(100, float, max),
             "count 100, float32, max",
+            "operator",
         ),
         (
             all(100, float, SUM),
             rooted(OpKind::Broadcast, 0),
             "Broadcast(count 50, float32, root 0)",
+            "operation and count",
         ),
         (
             rooted(OpKind::Broadcast, 0),
             rooted(OpKind::Broadcast, 1),
             "float32, root 1)",
+            "root",
         ),
         (
             all(9, float, SUM),
             op(OpKind::Barrier, 0, float),
-            "Barrier()",
+            "called Barrier",
+            "operation",
         ),
         (
             op(OpKind::AllGather, 9, float),
             op(OpKind::AllToAll, 9, float),
             "AlltoAll(count 9",
+            "operation",
         ),
         (
             all(9, float, SUM),
             all(9, float, Reduction::PreMulSum(1f64.to_ne_bytes())),
             "count 9, float32, premulsum",
+            "operator",
         ),
     ];
     for ranks in [2, 3] {
         let world = World::new(ranks);
-        for (common, odd, text) in &cases {
+        for (common, odd, text, fields) in &cases {
             for odd_rank in 0..ranks as usize {
                 let texts = world.each(|engine| {
                     let mut send = Buffer::new(1 << 20);
@@ -543,8 +557,23 @@ fn disagreements_are_errors_on_every_rank_and_leave_the_engine_usable() {
                     error.text().to_owned()
                 });
                 assert!(texts[0].contains(text), "{} lacks {text}", texts[0]);
-                assert!(texts[0].contains("rank 0 called "), "{}", texts[0]);
-                assert!(texts[0].contains(&format!("rank {} called ", odd_rank.max(1))));
+                // Those that differ from most come last, the fields first.
+                let others: Vec<String> = (0..ranks as usize)
+                    .filter(|rank| ranks > 2 && *rank != odd_rank || ranks == 2 && *rank == 0)
+                    .map(|rank| rank.to_string())
+                    .collect();
+                let odd = if ranks == 2 { 1 } else { odd_rank };
+                for part in [
+                    &format!("communicator, in {fields}: rank "),
+                    &format!("rank {} called ", others.join(", ")),
+                    &format!(" but rank {odd} called "),
+                ] {
+                    assert!(
+                        texts[0].contains(part.as_str()),
+                        "{} lacks {part}",
+                        texts[0]
+                    );
+                }
                 assert!(texts.iter().all(|other| *other == texts[0]));
                 let inputs = vec![vec![1; 8 * ranks as usize]; ranks as usize];
                 let case = Case {
