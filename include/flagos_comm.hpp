@@ -331,6 +331,25 @@ public:
               comm_);
         return child;
     }
+    /** What the ranks agreed on, the same on all of them. */
+    struct Agreement {
+        int lowest = 0;
+        std::vector<int> levels;
+        std::string text;
+    };
+    /** Tells every rank's level and reason to all; every rank must call it. */
+    Agreement agree(int level, const std::string &reason = std::string()) const
+    {
+        Agreement agreement;
+        agreement.levels.resize(static_cast<std::size_t>(size()));
+        /* The text of a second call would be that of a second agreement: one that is too long is cut. */
+        std::vector<char> text(16384);
+        check(flagosCommAgree(comm_, level, reason.c_str(), &agreement.lowest, agreement.levels.data(),
+                              text.data(), text.size(), nullptr),
+              comm_);
+        agreement.text = text.data();
+        return agreement;
+    }
     bool finalize() { return check(flagosCommFinalize(comm_), comm_); }
     /** Ends it now, and says what went wrong, which the destructor can't. */
     void destroy() { check(flagosCommDestroy(std::exchange(comm_, nullptr))); }

@@ -97,7 +97,7 @@ impl Op {
     }
 }
 
-pub use internal::CommInfo;
+pub use internal::{Agreement, CommInfo};
 
 /// One rank of a communicator. Dropping it aborts; [`Communicator::destroy`] frees it in order.
 #[derive(Debug)]
@@ -212,6 +212,16 @@ impl Communicator {
             internal::comm_split(self.handle, color.unwrap_or(-1), key, &mut handle, None)?;
         }
         Ok((handle != 0).then_some(Communicator { handle }))
+    }
+
+    /// Tells every rank's level and reason to all, who get the same answer. Every rank must call it.
+    ///
+    /// # Errors
+    /// `InvalidUsage` (a group is open, another collective call is under way, or the ranks make different
+    /// calls), `Timeout` (names the missing ranks), `RemoteError` (a rank has died or left), `Aborted`,
+    /// and what the communicator has failed with before.
+    pub fn agree(&self, level: i32, reason: &str) -> Result<Agreement> {
+        internal::comm_agree(self.handle, level, reason)
     }
 
     /// Frees the rank in order. Local and bounded by the destroy deadline.

@@ -33,6 +33,7 @@ pub use crate::comm::memory::{
     comm_deregister, comm_register, comm_window_deregister, comm_window_register, device_alloc,
     mem_alloc, mem_free, redop_create_pre_mul_sum, redop_destroy,
 };
+pub use crate::comm::vote::{Agreement, comm_agree};
 pub use crate::log::{LogCallback, install as install_log_sink, set_callback as set_log_callback};
 
 pub use crate::sys::per_process::PerProcess;

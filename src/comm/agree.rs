@@ -513,6 +513,35 @@ pub(crate) fn reasons<'a>(
     (!groups.is_empty()).then(|| texts.join("; "))
 }
 
+/// Which ranks gave which level, the lowest first, and why; empty if all gave the same and none a reason.
+pub(crate) fn levels_text(infos: &[RankInfo], each: &[(i32, String)]) -> String {
+    let mut levels: Vec<i32> = each.iter().map(|(level, _)| *level).collect();
+    levels.sort_unstable();
+    levels.dedup();
+    if levels.len() <= 1 && each.iter().all(|(_, reason)| reason.is_empty()) {
+        return String::new();
+    }
+    let of = |level: i32| {
+        let silent = each.iter().enumerate();
+        let silent = silent.filter(|(_, (own, reason))| *own == level && reason.is_empty());
+        let silent: Vec<u32> = silent.map(|(rank, _)| rank as u32).collect();
+        let reasons = each.iter().map(|(own, reason)| match *own == level {
+            true => reason.as_str(),
+            false => "",
+        });
+        let mut parts: Vec<String> = self::reasons(infos, reasons).into_iter().collect();
+        if !silent.is_empty() {
+            parts.push(format!("rank {}", ranks_text(silent)));
+        }
+        format!("level {level}: {}", parts.join("; "))
+    };
+    let mut texts: Vec<String> = levels.iter().take(SHOWN).map(|level| of(*level)).collect();
+    if levels.len() > SHOWN {
+        texts.push(format!("{} more levels", levels.len() - SHOWN));
+    }
+    texts.join("; ")
+}
+
 #[cfg(test)]
 mod properties;
 
@@ -698,6 +727,35 @@ mod tests {
             text.contains("rank 2 (host h2, pid 102): float32=4"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn levels_are_told_with_their_ranks_and_reasons() {
+        let infos: Vec<RankInfo> = (0..6).map(|rank| info(rank, 6)).collect();
+        let said = |each: [(i32, &str); 6]| {
+            levels_text(
+                &infos,
+                &each.map(|(level, reason)| (level, reason.to_owned())),
+            )
+        };
+        assert_eq!(said([(1, ""); 6]), "");
+        assert_eq!(
+            said([
+                (1, ""),
+                (0, "no peer access"),
+                (1, ""),
+                (-1, ""),
+                (0, "busy"),
+                (0, "busy")
+            ]),
+            "level -1: rank 3; level 0: rank 1 (host h1, pid 101): no peer access; rank 4, 5: busy; \
+             level 1: rank 0, 2"
+        );
+        assert_eq!(said([(0, "off"); 6]), "level 0: rank 0-5: off");
+        let many: Vec<(i32, String)> = (0..200).map(|n| (n, format!("because {n}"))).collect();
+        let infos: Vec<RankInfo> = (0..200).map(|rank| info(rank, 200)).collect();
+        let text = levels_text(&infos, &many);
+        assert!(text.ends_with("; 192 more levels"), "{text}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod options;
 pub(crate) mod rare;
 pub(crate) mod split;
 pub(crate) mod table;
+pub(crate) mod vote;
 pub(crate) mod watch;
 
 use crate::config::Tier;
@@ -81,6 +82,8 @@ pub(crate) struct Parts {
     pub finalized: AtomicBool,
     /// Splits and other collective calls on the control channel come one at a time.
     pub collective: Mutex<()>,
+    /// What was said last of an agreement of the ranks.
+    pub agreed: Mutex<String>,
     /// Identity of the communicator, the same on all ranks.
     pub secret: crate::bootstrap::unique_id::Secret,
 }

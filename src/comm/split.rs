@@ -54,10 +54,10 @@ fn members(parts: &[Part], color: i32) -> Vec<u32> {
 }
 
 /// Takes the parent for one collective call; a second at the same time is refused.
-fn collective(parts: &Parts) -> Result<MutexGuard<'_, ()>> {
+pub(crate) fn collective(parts: &Parts) -> Result<MutexGuard<'_, ()>> {
     parts.collective.try_lock().map_err(|_| {
         Error::invalid_usage(
-            "another collective call (split, shrink, finalize) on this communicator is going on in \
+            "another collective call (split, shrink, agree, finalize) on this communicator is going on in \
              this process; they come one at a time, in the same order on all ranks",
         )
     })

@@ -47,6 +47,7 @@ struct function {
 static const struct function with_comm[] = {
     FUNCTION(flagosCommSplit, "ceepg"),
     FUNCTION(flagosCommShrink, "cAepge"),
+    FUNCTION(flagosCommAgree, "cebibtwz"),
     FUNCTION(flagosCommFinalize, "c"),
     FUNCTION(flagosCommDestroy, "c"),
     FUNCTION(flagosCommAbort, "c"),

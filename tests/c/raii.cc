@@ -44,6 +44,9 @@ static int run()
         flagos::Stream stream;
         flagos::Event event(FLAGOS_EVENT_DISABLE_TIMING);
         double value = 4;
+        const flagos::Communicator::Agreement agreed = one.agree(-1, "no fabric");
+        CHECK(agreed.lowest == -1 && agreed.levels == std::vector<int>{ -1 });
+        CHECK(agreed.text.find("no fabric") != std::string::npos && one.agree(1).text.empty());
         CHECK(one.all_reduce(&value, &value, 1, flagosFloat64, flagosAvg, stream));
         event.record(stream);
         event.synchronize();

@@ -42,6 +42,7 @@ int main()
     THROWS(flagosInvalidArgument, none.size());
     THROWS(flagosInvalidArgument, none.info());
     THROWS(flagosInvalidArgument, none.name());
+    THROWS(flagosInvalidArgument, none.agree(1));
     THROWS(flagosInvalidArgument, flagos::init_all(0));
     THROWS(flagosInvalidArgument, flagos::Event(17));
     flagos::load_report();

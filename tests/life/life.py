@@ -1135,11 +1135,14 @@ def calls_that_differ_are_an_error_on_every_rank():
     """NU-7: counts, data types of equal size, kinds, operators, roots: each rank hears both values."""
     both = {"count": ("count 100", "count 200"), "dtype": ("float32", "bfloat16"),
             "kind": ("AllReduce", "Broadcast"), "op": ("sum", "max"), "root": ("root 0", "root 1")}
+    fields = {"count": "count", "dtype": "count and data type", "kind": "operation", "op": "operator", "root": "root"}
     for which, words in both.items():
         for one in start(3, "mismatch", f.unique_id(), which, env=limits(20)):
             code, seconds, got = told(one)
             check(code == f.USAGE and seconds < 10, which, code, seconds, got)
-            check(all(word in got for word in words) and "rank 1" in got, which, got)
+            check(all(word in got for word in words) and "rank 0, 2 called" in got and "but rank 1 called" in got,
+                  which, got)
+            check(f"of this communicator, in {fields[which]}: rank 0, 2" in got, which, got)
             one.end()
 
 

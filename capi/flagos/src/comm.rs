@@ -8,7 +8,7 @@ use crate::config;
 use crate::types::*;
 use engine::internal;
 use engine::{Error, Result};
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
 /// The bytes of an id that the caller points to.
@@ -311,6 +311,79 @@ pub unsafe extern "C" fn flagosCommShrink(
                 ranks.saturating_sub(1),
             )?;
             internal::comm_shrink(handle(comm), &exclude, out, options.as_ref(), shrinkFlags)
+        }
+    })
+}
+
+/// Lets all ranks of a communicator agree on something of the caller's, for example whether each of them
+/// can go a faster way: every rank gives a level and a reason, and all get the same answer, the lowest
+/// level, each rank's, and a text with the ranks and their reasons. Collective, over the control
+/// connections: it touches neither devices nor the vendor's library, and works while streams are captured.
+///
+/// A usual scale is 1 for yes, 0 for not now and -1 for never: then the answer is yes only if all ranks
+/// say so. What a rank wants to stop asking for has to be agreed on first: it may leave a later call out
+/// only because of an answer, since all ranks have that one.
+///
+/// @param comm    the communicator. It stays usable.
+/// @param level   this rank's level, any number.
+/// @param reason  why, in words, for the text; what is beyond 1023 bytes is cut. NULL is none.
+/// @param lowest  receives the lowest level of all ranks; 0 on failure. Not NULL.
+/// @param levels  receives each rank's level, by rank: as many as comm has ranks; untouched on failure. NULL
+///                is allowed.
+/// @param text    receives which ranks gave which level and why, the lowest level first, cut to fit and
+///                always terminated; empty if all gave the same level and none a reason. The same on all
+///                ranks. NULL only with size 0.
+/// @param size    bytes of text.
+/// @param needed  receives the bytes of the whole text with its zero; 0 on failure. NULL is allowed.
+///
+/// A text that is not empty and differs from the last one is also logged, at INFO on rank 0.
+///
+/// Threads: not while another call runs on comm, flagosCommAbort excepted. In a group it is refused.
+///
+/// @return flagosSuccess; flagosInvalidArgument (lowest is NULL, text is NULL with a size, no live
+/// communicator; the other ranks are not told); flagosInvalidUsage (in a group; init is not finished; comm
+/// is finalized; another collective call on comm is under way here, or on another rank);
+/// flagosTimeout (after the init deadline; the text names the missing ranks); flagosRemoteError (a rank
+/// died or left); flagosAborted; what comm has failed with before; flagosInternalError. After
+/// flagosTimeout, flagosRemoteError and different calls comm can't agree or split any more.
+///
+/// Semantics: this library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flagosCommAgree(
+    comm: flagosComm_t,
+    level: c_int,
+    reason: *const c_char,
+    lowest: *mut c_int,
+    levels: *mut c_int,
+    text: *mut c_char,
+    size: usize,
+    needed: *mut usize,
+) -> flagosResult_t {
+    entry("flagosCommAgree", comm, || {
+        // SAFETY: the header's contract; a communicator has as many ranks as it has levels, which are
+        // written as bytes since nothing is known about the alignment.
+        unsafe {
+            let out = Out::new(lowest, "lowest", 0);
+            let reason = match reason.is_null() {
+                true => String::new(),
+                false => CStr::from_ptr(reason).to_string_lossy().into_owned(),
+            };
+            let agree = || {
+                let out = out?;
+                let agreement = internal::comm_agree(handle(comm), level, &reason)?;
+                out.set(agreement.lowest);
+                if !levels.is_null() {
+                    for (rank, level) in agreement.levels.iter().enumerate() {
+                        levels.add(rank).write_unaligned(*level);
+                    }
+                }
+                Ok(agreement.text)
+            };
+            if text.is_null() && size == 0 && needed.is_null() {
+                agree().map(drop)
+            } else {
+                text_out(text, size, needed, agree)
+            }
         }
     })
 }

@@ -89,6 +89,7 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
                     failed: FirstFailure::default(),
                     finalized: AtomicBool::new(false),
                     collective: Mutex::new(()),
+                    agreed: Mutex::default(),
                     secret: id.secret,
                 });
             }

@@ -135,13 +135,14 @@ static void checking_body(int rank, int n, const flagosUniqueId *id)
     long before[2] = {count_of("ncclAllReduce"), count_of("ncclBroadcast")};
     together();
     IS(flagosInvalidUsage, flagosAllReduce(a, b, rank ? 5 : 7, flagosInt32, flagosSum, comm, NULL));
-    SAYS(ERROR(), "rank 0 called AllReduce(count 7, int32, sum)");
-    SAYS(ERROR(), "rank 1 called AllReduce(count 5, int32, sum)");
+    SAYS(ERROR(), "in count: rank 0 called AllReduce(count 7, int32, sum) #1 but rank 1 called AllReduce(count 5, int32, sum) #1");
     IS(flagosInvalidUsage, flagosAllReduce(a, b, 5, rank ? flagosFloat32 : flagosInt32, flagosSum, comm, NULL));
+    SAYS(ERROR(), "in data type: ");
     SAYS(ERROR(), "float32");
     SAYS(ERROR(), "int32");
     IS(flagosInvalidUsage, flagosAllReduce(a, b, 5, flagosInt32, rank ? flagosMax : flagosSum, comm, NULL));
     IS(flagosInvalidUsage, flagosBroadcast(a, b, 5, flagosInt32, rank, comm, NULL));
+    SAYS(ERROR(), "in root: ");
     SAYS(ERROR(), "root 0");
     SAYS(ERROR(), "root 1");
     if (rank)
@@ -153,8 +154,8 @@ static void checking_body(int rank, int n, const flagosUniqueId *id)
     OK(flagosAllReduce(a, b, 5, flagosInt32, flagosSum, comm, NULL));
     OK(flagosAllReduce(a, b, rank ? 3 : 4, flagosInt32, flagosSum, comm, NULL));
     IS(flagosInvalidUsage, flagosGroupEnd());
-    SAYS(ERROR(), "count 4");
-    SAYS(ERROR(), "count 3");
+    SAYS(ERROR(), "in count: rank 0 called AllReduce(count 4, int32, sum) #2 as call 2 of 2 in the group but rank 1 called "
+                  "AllReduce(count 3, int32, sum) #2 as call 2 of 2 in the group");
     together();
     EQUAL(count_of("ncclBroadcast"), before[1] + n); /* those that poisoned the group, one a rank */
     OK(flagosStreamSynchronize(NULL));

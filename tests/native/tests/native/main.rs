@@ -13,3 +13,4 @@ mod kit;
 mod life;
 mod ops;
 mod staged;
+mod vote;
