@@ -902,6 +902,8 @@ impl Channel {
     /// Says goodbye in order, with the number of collectives that this rank has made, and closes the
     /// connections.
     pub(crate) fn leave(&mut self, collectives: Option<u64>) {
+        // What has come is passed on before nobody can: the ranks below hear the others through this one.
+        let _ = self.look();
         let mut writer = Writer::default();
         farewell(&mut writer, self.rank, collectives);
         let frame = encode_frame(Kind::Bye, 0, &writer.0);
@@ -1174,6 +1176,92 @@ mod tests {
                 assert!(text.contains(&who), "{shape:?} {gone}: {text}");
             }
         }
+    }
+
+    #[test]
+    fn ranks_that_leave_in_any_order_are_lost_to_nobody() {
+        // With more ranks than one can have children, and in a chain, where each is between others.
+        for (shape, seed) in [((140, 32), 1u32), ((40, 3), 2), ((40, 3), 3), ((9, 1), 4)] {
+            let nranks = shape.0;
+            let left = AtomicU32::new(0);
+            let known: Vec<usize> = ranks(shape, |rank, mut channel| {
+                let order = rank.wrapping_add(seed).wrapping_mul(2_654_435_761) >> 24;
+                let leave = Instant::now() + Duration::from_millis(u64::from(order));
+                while Instant::now() < leave {
+                    channel.look().unwrap();
+                    channel.first_dead().unwrap();
+                    channel.left_early(7).unwrap();
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                channel.leave(Some(7));
+                left.fetch_add(1, Relaxed);
+                channel.gone.len()
+            });
+            assert_eq!(left.into_inner(), nranks);
+            // It is heard of, by those who are still there.
+            let heard = known.iter().filter(|known| **known > 0).count();
+            assert!(heard * 2 > known.len(), "{shape:?}: {known:?}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_leaves_early_is_told_to_all_with_its_number() {
+        for (shape, gone) in shapes_and_ranks() {
+            let waiting = AtomicU32::new(shape.0 - 1);
+            ranks(shape, |rank, mut channel| {
+                if rank == gone {
+                    return channel.leave(Some(16));
+                }
+                let until = Instant::now() + Duration::from_secs(20);
+                while *channel.peer(gone) == Peer::Here {
+                    assert!(Instant::now() < until, "{shape:?} {gone} {rank}");
+                    channel.look().unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                channel.left_early(16).unwrap();
+                let error = channel.left_early(17).unwrap_err();
+                assert_eq!(error.code(), Code::RemoteError);
+                let text = format!(
+                    "rank {gone} (pid {gone}) destroyed its communicator after collective #16; this rank \
+                     is at #17"
+                );
+                assert!(error.text().contains(&text), "{error}");
+                // The others hear of it through this one.
+                waiting.fetch_sub(1, Relaxed);
+                while waiting.load(Relaxed) > 0 && Instant::now() < until {
+                    channel.look().unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn news_that_has_not_been_read_is_passed_on_by_a_rank_that_leaves() {
+        // Rank 1 is between rank 2 and rank 0, and has not looked since rank 2 died.
+        let dead = AtomicU32::new(0);
+        ranks((3, 1), |rank, mut channel| match rank {
+            2 => {
+                drop(channel);
+                dead.store(1, Relaxed);
+            }
+            1 => {
+                while dead.load(Relaxed) == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                std::thread::sleep(Duration::from_millis(50));
+                channel.leave(Some(0));
+            }
+            _ => {
+                let until = Instant::now() + Duration::from_secs(20);
+                while *channel.peer(1) == Peer::Here && Instant::now() < until {
+                    channel.look().unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                assert_eq!(*channel.peer(1), Peer::Left(Some(0)));
+                assert!(matches!(channel.peer(2), Peer::Dead(_)));
+            }
+        });
     }
 
     #[test]

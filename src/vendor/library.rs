@@ -133,7 +133,7 @@ pub(crate) struct Library {
     /// The vendor's numbers of our operators; [`Library::UNSUPPORTED`] where there is none.
     pub(crate) redops: [c_int; 5],
     /// Size of its unique id.
-    id_bytes: usize,
+    pub(crate) id_bytes: usize,
     bootstrap: Bootstrap,
     lib: Lib,
 }

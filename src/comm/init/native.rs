@@ -19,6 +19,7 @@ use crate::vendor::comm::VendorComm;
 use crate::vendor::library::Progress;
 use crate::vendor::options::{CommOptions, Knob};
 use crate::vendor::{self, FLAGCX, Library, Named};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -172,8 +173,20 @@ fn serial_init(library: &Library, infos: &[RankInfo]) -> bool {
     library.row.quirks.serial_init || library.row.key == FLAGCX.key && infos.iter().any(serial)
 }
 
-/// Exchanges the ids of the communicators of two ranks each, over which messages go. The lower rank of
-/// a pair makes its id.
+/// An exchange of ids of pairs is at most so large, on all ranks together.
+const ROUND_BYTES: usize = 16 << 20;
+
+/// How many peers a round of that exchange is about.
+fn peers_of_round(nranks: usize, id_bytes: usize) -> usize {
+    (ROUND_BYTES / (nranks * (id_bytes + size_of::<u32>()))).max(1)
+}
+
+/// The peers of a round for which a rank makes the ids: the lower rank of a pair makes it.
+fn own_of_round(rank: usize, round: &Range<usize>) -> Range<usize> {
+    round.start.max(rank + 1)..round.end.max(rank + 1)
+}
+
+/// Exchanges the ids of the communicators of two ranks each, over which messages go.
 fn make_pairs(
     comm: &Comm,
     native: &Arc<Native>,
@@ -185,12 +198,27 @@ fn make_pairs(
     if nranks <= 2 {
         return Ok(());
     }
-    let made = crate::comm::end::bounded(comm, native, "ids of pairs", patience, move |native| {
-        let ids = (rank + 1..nranks).map(|_| native.library().unique_id());
-        ids.collect::<Result<Vec<Vec<u8>>>>()
-    });
+    let mut ids: Vec<Vec<u8>> = vec![Vec::new(); nranks];
+    let peers = peers_of_round(nranks, native.library().id_bytes);
+    for first in (1..nranks).step_by(peers) {
+        let round = first..nranks.min(first + peers);
+        let own = own_of_round(rank, &round);
+        let made =
+            crate::comm::end::bounded(comm, native, "ids of pairs", patience, move |native| {
+                let ids = own.map(|_| native.library().unique_id());
+                ids.collect::<Result<Vec<Vec<u8>>>>()
+            });
+        let said = say_round(&made);
+        let all = channel.allgather("the exchange of ids of pairs", &said, patience)?;
+        hear_round(all.all(), &round, rank, &mut ids)?;
+    }
+    crate::vendor::set_pairs(native.raw(), rank as i32, &ids)
+}
+
+/// What a rank says in a round: its ids, or why it has none.
+fn say_round(made: &Result<Vec<Vec<u8>>>) -> Vec<u8> {
     let mut writer = Writer::default();
-    match &made {
+    match made {
         Ok(ids) => {
             writer.u32(0);
             for id in ids {
@@ -203,9 +231,17 @@ fn make_pairs(
                 .bytes(error.text().as_bytes());
         }
     }
-    let all = channel.allgather("the exchange of ids of pairs", &writer.0, patience)?;
-    let mut ids: Vec<Vec<u8>> = vec![Vec::new(); nranks];
-    for (other, body) in all.all().enumerate() {
+    writer.0
+}
+
+/// Takes the ids of a rank's own pairs out of what all ranks said in a round.
+fn hear_round<'a>(
+    all: impl Iterator<Item = &'a [u8]>,
+    round: &Range<usize>,
+    rank: usize,
+    ids: &mut [Vec<u8>],
+) -> Result<()> {
+    for (other, body) in all.enumerate() {
         let mut reader = Reader(body);
         let code = reader.u32();
         if code != Some(0) {
@@ -215,17 +251,18 @@ fn make_pairs(
                 format!("rank {other}: {text}"),
             ));
         }
-        let mut index = other;
-        while let Some(id) = reader.bytes() {
-            index += 1;
-            match (other, index) {
-                (low, high) if low == rank && high < nranks => ids[high] = id.to_vec(),
-                (low, high) if high == rank => ids[low] = id.to_vec(),
-                _ => {}
+        for peer in own_of_round(other, round) {
+            let id = reader
+                .bytes()
+                .ok_or_else(|| Error::internal("a rank's ids of pairs can't be read"))?;
+            if other == rank {
+                ids[peer] = id.to_vec();
+            } else if peer == rank {
+                ids[other] = id.to_vec();
             }
         }
     }
-    crate::vendor::set_pairs(native.raw(), rank as i32, &ids)
+    Ok(())
 }
 
 /// This rank's vote on the vendor's library. The vendor's id is made on a thread of its own, since
@@ -456,5 +493,54 @@ impl VendorInit {
                 self.title
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The id of a pair is what its lower rank has made for it, in however many rounds.
+    #[test]
+    fn every_pair_gets_its_id_in_rounds() {
+        let nranks = 7;
+        for peers in [1, 2, 3, 6, 50] {
+            let mut ids = vec![vec![Vec::new(); nranks]; nranks];
+            for first in (1..nranks).step_by(peers) {
+                let round = first..nranks.min(first + peers);
+                let said: Vec<Vec<u8>> = (0..nranks)
+                    .map(|rank| {
+                        let own = own_of_round(rank, &round);
+                        say_round(&Ok(own.map(|peer| vec![rank as u8, peer as u8]).collect()))
+                    })
+                    .collect();
+                for (rank, ids) in ids.iter_mut().enumerate() {
+                    let all = said.iter().map(Vec::as_slice);
+                    hear_round(all, &round, rank, ids).unwrap();
+                }
+            }
+            for (rank, ids) in ids.iter().enumerate() {
+                for (peer, id) in ids.iter().enumerate() {
+                    let expected = match peer == rank {
+                        true => Vec::new(),
+                        false => vec![rank.min(peer) as u8, rank.max(peer) as u8],
+                    };
+                    assert_eq!(*id, expected, "{rank} {peer} in rounds of {peers}");
+                }
+            }
+        }
+        let failed = say_round(&Err(Error::internal("no id")));
+        let error = hear_round([&failed[..]].into_iter(), &(1..2), 0, &mut []).unwrap_err();
+        assert!(error.text().contains("rank 0: no id"), "{error}");
+    }
+
+    #[test]
+    fn rounds_are_bounded_whatever_the_number_of_ranks() {
+        for (nranks, rounds) in [(3, 1), (128, 1), (1024, 9), (10_000, 834)] {
+            let peers = peers_of_round(nranks, 128);
+            assert!(nranks * peers * 132 <= ROUND_BYTES, "{nranks}");
+            assert_eq!((nranks - 1).div_ceil(peers), rounds, "{nranks}");
+        }
+        assert_eq!(peers_of_round(1 << 20, 4108), 1);
     }
 }
