@@ -112,7 +112,8 @@ const LIVENESS: Var = Var {
     kind: Kind::Seconds,
     default: "0 (only calls look)",
     meaning: "Starts a thread that watches the other ranks of communicators on vendors' libraries. One that has died, \
-              or from which nothing was heard for so long, is reported, and the vendor's communicator \
+              from which nothing was heard for so long, whose library has failed, or that has left although \
+              this rank waits for it, is reported, and the vendor's communicator \
               is aborted, which frees what waits on the device. The same on all ranks.",
 };
 const SOCKET_IFNAME: Var = Var {

@@ -410,7 +410,13 @@ pub unsafe extern "C" fn flagosCommFinalize(comm: flagosComm_t) -> flagosResult_
 
 /// Frees a communicator. Local: it waits for this rank's work, no longer than the destroy limit, and
 /// not for other ranks. The handle is invalid afterwards, whatever the result; a second call is
-/// flagosInvalidArgument.
+/// flagosInvalidArgument. A vendor's destroy that waits for that of the other ranks (Cambricon's) ends at the
+/// limit too, with flagosTimeout.
+///
+/// The ranks may call it at any time after the same number of collectives. One that makes more waits in
+/// vain, and its flagosCommGetAsyncError says so. A collective in a graph counts when it is captured and not
+/// when it is replayed, so where some ranks replay what others call, all should have finished before one
+/// leaves.
 ///
 /// @param comm  the communicator.
 ///
@@ -513,8 +519,9 @@ pub unsafe extern "C" fn flagosCommResume(comm: flagosComm_t) -> flagosResult_t 
 }
 
 /// Tells how a communicator is, without waiting: flagosSuccess, flagosInProgress while a call that
-/// does not block is under way, or the error that broke it (flagosRemoteError when a peer died). After
-/// an error only queries, flagosCommRevoke, flagosCommShrink, flagosCommDestroy and flagosCommAbort
+/// does not block is under way, or the error that broke it: flagosRemoteError when a rank has died or
+/// aborted, when the vendor's library has failed on it, or when it has destroyed its communicator after
+/// fewer collectives than this rank has made. After an error only queries, flagosCommRevoke, flagosCommShrink, flagosCommDestroy and flagosCommAbort
 /// are of use; flagosGetLastError has the text.
 ///
 /// @param comm        the communicator.
