@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 
 /// How long an abort waits for a thread of its own that is on the control channel.
 const ABORT_COURTESY: Duration = Duration::from_millis(150);
+/// How long a destroy waits for the thread that looks at it, so that the others hear a goodbye and not a
+/// closed connection.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// How long the control channel may be behind the vendor with the news of a rank that is gone.
 const NEWS: Duration = Duration::from_millis(60);
 
@@ -516,7 +519,7 @@ pub(crate) fn take_down(comm: &Comm, parts: &Parts, end: End) -> Result<()> {
         Backend::Native(_) => Ok(()),
     };
     // First the others learn of it, since the vendor's end may take its time.
-    let until = Instant::now() + ABORT_COURTESY;
+    let until = Instant::now() + if abort { ABORT_COURTESY } else { GOODBYE };
     loop {
         match parts.channel.try_lock() {
             Ok(mut channel) => {

@@ -289,6 +289,34 @@ fn a_refused_call_disturbs_nobody() {
     });
 }
 
+/// Each rank's level and reason are heard by all; a rank that is gone is named.
+#[test]
+fn ranks_agree_on_a_level() {
+    let mut comms = Communicator::init_local(3, &options()).unwrap();
+    let answers = on_threads(&comms, |rank, comm| {
+        let reason = if rank == 2 { "no room" } else { "" };
+        comm.agree(1 - (rank / 2) as i32, reason).unwrap()
+    });
+    for answer in &answers {
+        assert_eq!(
+            (answer.lowest, answer.levels.as_slice()),
+            (0, &[1, 1, 0][..])
+        );
+        assert!(answer.text.contains("level 0: rank 2 (host "), "{answer:?}");
+        assert!(
+            answer.text.ends_with("): no room; level 1: rank 0, 1"),
+            "{answer:?}"
+        );
+        assert_eq!(answer, &answers[0]);
+    }
+    comms.pop().unwrap().destroy().unwrap();
+    for error in on_threads(&comms, |_, comm| comm.agree(1, "").unwrap_err()) {
+        assert_eq!(error.code(), Code::RemoteError);
+        assert!(error.text().contains("rank 2 (host "), "{error}");
+    }
+    comms.into_iter().for_each(|c| c.destroy().unwrap());
+}
+
 /// A revoked communicator refuses work, tells the others, and can be shrunk and destroyed.
 #[test]
 fn revoke_then_shrink() {
