@@ -545,10 +545,13 @@ struct Cold {
     /// Why the library itself has ended the communicator's work, if it has.
     ended: Option<Error>,
     /// See [`Target::on_break`].
-    on_break: Option<Arc<dyn Fn(&Error) + Send + Sync>>,
+    on_break: Option<OnBreak>,
     /// See [`Target::keep_break`].
     kept_break: Option<Error>,
 }
+
+/// See [`Target::on_break`].
+type OnBreak = Arc<dyn Fn(&Error) + Send + Sync>;
 
 /// How many operations a rank has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -173,20 +173,8 @@ pub(crate) fn break_down(handle: Handle, comm: &Comm, parts: &Parts, error: &Err
     let told = cause.is_some();
     let error = cause.unwrap_or_else(|| error.clone());
     parts.record_failure(&error);
-    let until = Instant::now() + ABORT_COURTESY;
-    while !told {
-        match parts.channel.try_lock() {
-            Ok(mut channel) => {
-                channel.announce_failure(&error);
-                break;
-            }
-            // Somebody looks at it.
-            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_micros(200)),
-            Err(_) => {
-                log::warn!("{}: the other ranks can't be told: {error}", comm.label());
-                break;
-            }
-        }
+    if !told {
+        tell(comm, parts, &error);
     }
     let target = &place(handle).target;
     target.end(error.clone());
@@ -197,6 +185,21 @@ pub(crate) fn break_down(handle: Handle, comm: &Comm, parts: &Parts, error: &Err
         abort_vendor(handle, comm, native);
     }
     error
+}
+
+/// Tells the other ranks that this one can't go on.
+fn tell(comm: &Comm, parts: &Parts, error: &Error) {
+    let until = Instant::now() + ABORT_COURTESY;
+    loop {
+        match parts.channel.try_lock() {
+            Ok(mut channel) => return channel.announce_failure(error),
+            // Somebody looks at it.
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_micros(200)),
+            Err(_) => {
+                return log::warn!("{}: the other ranks can't be told: {error}", comm.label());
+            }
+        }
+    }
 }
 
 /// What the channel knows, or hears within a moment, of other ranks.

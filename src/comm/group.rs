@@ -184,11 +184,13 @@ impl Group {
         }
     }
 
-    /// Nothing in vendors' groups was launched, so nothing counts. What has broken a communicator is acted
-    /// on now that the groups are closed.
-    fn take_back(&self) {
+    /// What was not launched doesn't count: everything in vendors' groups but in those of these libraries.
+    /// What has broken a communicator is acted on now that the groups are closed.
+    fn take_back(&self, launched: &[&'static Library]) {
         for member in &self.members {
-            member.target.set_counts(member.before);
+            if !launched.iter().any(|l| std::ptr::eq(*l, member.library)) {
+                member.target.set_counts(member.before);
+            }
             member.target.act_on_kept_break();
         }
     }
@@ -324,11 +326,16 @@ pub fn end() -> Result<bool> {
     }
     let mut first = group.error.take();
     let refused = first.is_some();
+    let mut launched = Vec::new();
     let mut pending = false;
     for (library, _) in &group.opened {
         match library.group_end() {
-            Ok(Progress::Done) => {}
-            Ok(Progress::Pending) => pending = true,
+            Ok(progress) => {
+                pending |= progress == Progress::Pending;
+                if !refused {
+                    launched.push(*library);
+                }
+            }
             // The end of a group that was poisoned fails by that.
             Err(_) if refused => {}
             Err(error) => {
@@ -338,7 +345,7 @@ pub fn end() -> Result<bool> {
         }
     }
     if let Some(error) = first {
-        group.take_back();
+        group.take_back(&launched);
         init::cancel(group.pending);
         return Err(error.context("the group was not launched"));
     }
@@ -495,7 +502,7 @@ pub fn simulate_end() -> Result<f32> {
             }
         }
     }
-    group.take_back();
+    group.take_back(&[]);
     init::cancel(group.pending);
     match first {
         Some(error) => Err(error),
