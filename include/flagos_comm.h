@@ -73,6 +73,20 @@
  *
  * Inside a group most of them are returned by flagosGroupEnd.
  *
+ * On a vendor's library an operation, or the end of a group, may fail on one rank alone, while the
+ * others wait for that rank inside the vendor's work:
+ *
+ *   flagosUnhandledDeviceError, flagosSystemError, flagosInternalError, flagosRemoteError,
+ *   flagosUnhandledCclError and flagosTimeout end the communicator: they stay its state, later
+ *   operations return them, and the other ranks are told at once. There flagosCommGetAsyncError gives
+ *   flagosRemoteError, with the rank, the operation and the vendor's words; with FLAGOSCOMM_LIVENESS the
+ *   vendor's communicator is aborted, which frees what waits.
+ *
+ *   flagosInvalidArgument, flagosInvalidUsage, flagosNotSupported and flagosUnboundDevice are about the
+ *   call, and mostly come on all ranks. The communicator stays usable, and nobody is told: ranks that
+ *   have made the call wait until the communicator is aborted (flagosCommAbort), of which the others
+ *   hear.
+ *
  * Threads
  * -------
  * Any thread may use any communicator, one call on it at a time. flagosCommAbort may run together
@@ -993,7 +1007,13 @@ flagosResult_t flagosCommFinalize(flagosComm_t comm);
 /**
  * Frees a communicator. Local: it waits for this rank's work, no longer than the destroy limit, and
  * not for other ranks. The handle is invalid afterwards, whatever the result; a second call is
- * flagosInvalidArgument.
+ * flagosInvalidArgument. A vendor's destroy that waits for that of the other ranks (Cambricon's) ends at the
+ * limit too, with flagosTimeout.
+ *
+ * The ranks may call it at any time after the same number of collectives. One that makes more waits in
+ * vain, and its flagosCommGetAsyncError says so. A collective in a graph counts when it is captured and not
+ * when it is replayed, so where some ranks replay what others call, all should have finished before one
+ * leaves.
  *
  * @param comm  the communicator.
  *
@@ -1076,8 +1096,9 @@ flagosResult_t flagosCommResume(flagosComm_t comm);
 
 /**
  * Tells how a communicator is, without waiting: flagosSuccess, flagosInProgress while a call that
- * does not block is under way, or the error that broke it (flagosRemoteError when a peer died). After
- * an error only queries, flagosCommRevoke, flagosCommShrink, flagosCommDestroy and flagosCommAbort
+ * does not block is under way, or the error that broke it: flagosRemoteError when a rank has died or
+ * aborted, when the vendor's library has failed on it, or when it has destroyed its communicator after
+ * fewer collectives than this rank has made. After an error only queries, flagosCommRevoke, flagosCommShrink, flagosCommDestroy and flagosCommAbort
  * are of use; flagosGetLastError has the text.
  *
  * @param comm        the communicator.

@@ -364,12 +364,14 @@ pub unsafe extern "C" fn flagosCommAgree(
         // written as bytes since nothing is known about the alignment.
         unsafe {
             let out = Out::new(lowest, "lowest", 0);
-            let reason = match reason.is_null() {
-                true => String::new(),
-                false => CStr::from_ptr(reason).to_string_lossy().into_owned(),
-            };
             let agree = || {
                 let out = out?;
+                // Nothing is followed before the communicator is known to be one.
+                internal::comm_count(handle(comm))?;
+                let reason = match reason.is_null() {
+                    true => String::new(),
+                    false => CStr::from_ptr(reason).to_string_lossy().into_owned(),
+                };
                 let agreement = internal::comm_agree(handle(comm), level, &reason)?;
                 out.set(agreement.lowest);
                 if !levels.is_null() {
