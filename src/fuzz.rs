@@ -10,13 +10,15 @@ use crate::bootstrap::unique_id::{self, Secret};
 use crate::comm::agree::{Common, ProbeVote, RankInfo, parse_order};
 use crate::comm::init::{vote_code, vote_texts};
 use crate::comm::split::Part;
+use crate::comm::vote;
 use crate::config::{self, Tier, VARS};
 use crate::control::gathered::Gathered;
 use crate::control::patience::{AbortFlag, Patience};
 use crate::control::tree::{MAX_FAN_OUT, Tree};
 use crate::control::wire::{
-    Connection, Kind, MAX_FIRST_BODY, Reader, WireError, decode_error, encode_error,
+    Connection, Kind, MAX_FIRST_BODY, Reader, WireError, Writer, decode_error, encode_error,
 };
+use crate::differing::{Field, Shape};
 use crate::load::numbers::Numbers;
 use crate::sys::net::InterfaceAddress;
 use crate::types::UNIQUE_ID_BYTES;
@@ -233,6 +235,34 @@ const TARGETS: &[Target] = &[
             }
         },
         sound: || vec![1, 0, 0, 0, 2, 0, 0, 0],
+    },
+    Target {
+        name: "call",
+        read: |bytes| {
+            if let Some(call) = Shape::decode(&mut Reader(bytes)) {
+                let mut again = Writer::default();
+                call.encode(&mut again);
+                assert_eq!(Shape::decode(&mut Reader(&again.0)), Some(call));
+            }
+        },
+        sound: || {
+            let call = Shape::new("Reduce").with(Field::Count, 5);
+            let mut writer = Writer::default();
+            call.with(Field::Root, 1).encode(&mut writer);
+            writer.0
+        },
+    },
+    Target {
+        name: "level",
+        read: |bytes| {
+            if let Some((level, reason)) = vote::decode(bytes) {
+                assert_eq!(
+                    vote::decode(&vote::encode(level, &reason)).map(|v| v.0),
+                    Some(level)
+                );
+            }
+        },
+        sound: || vote::encode(-1, "no room"),
     },
     Target {
         name: "numbers",
@@ -507,6 +537,8 @@ fn what_is_sound_is_understood() {
     );
     assert_eq!(decode_error(&sound("error")).code(), Code::InternalError);
     assert!(Part::decode(&sound("split")).is_some());
+    assert!(Shape::decode(&mut Reader(&sound("call"))).is_some());
+    assert_eq!(vote::decode(&sound("level")), Some((-1, "no room".into())));
     assert_eq!(
         Numbers::parse(" not_ready = 34,BUSY=0x88, x=-1")
             .map(|n| n.len())

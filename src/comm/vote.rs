@@ -21,7 +21,7 @@ pub struct Agreement {
     pub text: String,
 }
 
-fn encode(level: i32, reason: &str) -> Vec<u8> {
+pub(crate) fn encode(level: i32, reason: &str) -> Vec<u8> {
     let mut end = reason.len().min(LONGEST_REASON);
     while !reason.is_char_boundary(end) {
         end -= 1;
@@ -32,7 +32,7 @@ fn encode(level: i32, reason: &str) -> Vec<u8> {
     writer.0
 }
 
-fn decode(body: &[u8]) -> Option<(i32, String)> {
+pub(crate) fn decode(body: &[u8]) -> Option<(i32, String)> {
     let mut reader = Reader(body);
     let reason = reader.text()?;
     Some((reader.u32()? as i32, reason))
