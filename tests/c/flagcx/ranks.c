@@ -2,10 +2,15 @@
  * A program of FlagCX's on N ranks: every operation, groups, memory, events, through the device handle only, so
  * that it runs on any accelerator and on none.
  *
+ * With -DMINI_FLAGCX and mini_flagcx.c in place of the library it runs through FlagCX's plugins.
+ *
  * usage: ranks threads N | ranks RANK N IDFILE
  */
 #define _GNU_SOURCE
 #include "flagcx.h"
+#ifdef MINI_FLAGCX
+#include "mini_flagcx.h"
+#endif
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -344,6 +349,7 @@ static void *run(void *argument)
     return NULL;
 }
 
+#ifndef MINI_FLAGCX
 /* One thread owns two ranks: they are made in a group, and their calls need one. */
 static void two_ranks_of_one_thread(void)
 {
@@ -385,6 +391,7 @@ static void two_ranks_of_one_thread(void)
     }
     OK(flagcxDeviceHandleFree(device));
 }
+#endif
 
 /* The id goes over a file; other ranks know no more than 128 of its bytes. */
 static void share(struct rank *r, const char *file)
@@ -406,6 +413,14 @@ static void share(struct rank *r, const char *file)
     CHECK(read(fd, &r->id, 128) == 128 && close(fd) == 0);
 }
 
+static int through(void)
+{
+#ifdef MINI_FLAGCX
+    CHECK(mini_flagcx_went_through_the_plugin());
+#endif
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static struct rank rank[most];
@@ -420,7 +435,7 @@ int main(int argc, char **argv)
         rank[0].ranks = ranks;
         share(&rank[0], argv[3]);
         run(&rank[0]);
-        return 0;
+        return through();
     }
     OK(flagcxGetUniqueId(&rank[0].id));
     for (i = 0; i < ranks; i++) {
@@ -432,6 +447,8 @@ int main(int argc, char **argv)
     for (i = 0; i < ranks; i++) {
         pthread_join(thread[i], NULL);
     }
+#ifndef MINI_FLAGCX /* FlagCX itself waits for the other ranks in the call */
     two_ranks_of_one_thread();
-    return 0;
+#endif
+    return through();
 }
