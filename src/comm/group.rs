@@ -293,6 +293,7 @@ fn run_kept(kept: Vec<(Handle, &'static Target, Call)>) -> Result<bool> {
             // SAFETY: as above.
             let sent = unsafe { native::send_messages(target, &together) };
             failed(sent.unwrap_or_else(|error| target.fail_call(&first, error)))?;
+            together.iter().for_each(|_| target.count_operation());
         }
         Ok(())
     })?;
@@ -340,7 +341,7 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
     }
     let run = |(handle, target, batch): Launch| {
         super::table::get(handle)?;
-        let first = batch.texts[0];
+        let (first, count) = (batch.texts[0], batch.texts.len());
         // SAFETY: the promise of the callers of `add`, until the end returns or the streams have
         // passed the operations.
         unsafe { port::submit(target, batch) }.map_err(|error| {
@@ -349,7 +350,9 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
                 Code::from_raw(code).unwrap_or(Code::InternalError),
                 target.last_error(),
             )
-        })
+        })?;
+        (0..count).for_each(|_| target.count_operation());
+        Ok(())
     };
     beside_each_other(batches, run)
 }
