@@ -2,7 +2,8 @@
 //! looking at it, is one of this library's handles.
 
 use super::Table;
-use crate::boundary::{Out, handle, null, out_comm, value};
+use crate::boundary::{Out, handle, not_null, null, out_comm, value};
+use crate::flagcx_abi::handles::lock;
 use crate::flagcx_abi::operations::operations;
 use crate::flagcx_abi::skin::{
     Checked, SUSPEND_MEMORY, entry, entry_with_state, live, operation, read_id, state, words,
@@ -10,11 +11,11 @@ use crate::flagcx_abi::skin::{
 use crate::flagcx_abi::types::*;
 use engine::internal::{Handle, PerProcess};
 use engine::{Caller, Error, Options, internal};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 type R = flagcxResult_t;
 type Comm = flagcxComm_t;
@@ -241,20 +242,53 @@ unsafe extern "C" fn commFinalize(comm: Comm) -> R {
     })
 }
 
-/// Communicators that FlagCX has aborted and not destroyed yet.
-fn aborted() -> MutexGuard<'static, HashSet<Handle>> {
-    static ABORTED: PerProcess<Mutex<HashSet<Handle>>> = PerProcess::new();
-    let aborted = ABORTED.get_or_init(Mutex::default);
-    aborted.lock().unwrap_or_else(PoisonError::into_inner)
+/// What FlagCX still has in its hands.
+#[derive(Default)]
+struct Kept {
+    /// Communicators that it has aborted and not destroyed yet.
+    aborted: HashSet<Handle>,
+    /// Registrations of its communicators, and how often each was given out.
+    registrations: HashMap<(Handle, usize), usize>,
+}
+
+fn kept() -> MutexGuard<'static, Kept> {
+    static KEPT: PerProcess<Mutex<Kept>> = PerProcess::new();
+    lock(KEPT.get_or_init(Mutex::default))
+}
+
+impl Kept {
+    /// Takes a registration back, if it is a live one.
+    fn deregister(&mut self, comm: Handle, registration: *mut c_void) -> bool {
+        let key = (comm, registration.addr());
+        let Some(uses) = self.registrations.get_mut(&key) else {
+            return false;
+        };
+        *uses -= 1;
+        if *uses == 0 {
+            self.registrations.remove(&key);
+        }
+        true
+    }
+
+    /// A communicator that is gone takes its registrations with it.
+    fn forget(&mut self, comm: Handle) {
+        self.registrations.retain(|(of, _), _| *of != comm);
+    }
 }
 
 /// After an abort there is nothing left to free, but FlagCX frees its own part only behind a destroy that succeeds.
 unsafe extern "C" fn commDestroy(comm: Comm) -> R {
     entry(named!(commDestroy), comm, || {
-        if aborted().remove(&handle(comm)) {
+        let comm = handle(comm);
+        if kept().aborted.remove(&comm) {
             return Ok(());
         }
-        internal::comm_destroy(handle(comm))
+        let was_live = internal::is_live(comm);
+        let ended = internal::comm_destroy(comm);
+        if was_live && !internal::is_live(comm) {
+            kept().forget(comm);
+        }
+        ended
     })
 }
 
@@ -264,7 +298,9 @@ unsafe extern "C" fn commAbort(comm: Comm) -> R {
         let was_live = internal::is_live(comm);
         let ended = internal::comm_abort(comm);
         if was_live && !internal::is_live(comm) {
-            aborted().insert(comm);
+            let mut kept = kept();
+            kept.forget(comm);
+            kept.aborted.insert(comm);
         }
         ended
     })
@@ -340,7 +376,10 @@ unsafe extern "C" fn commRegister(
     entry(named!(commRegister), comm, || {
         // SAFETY: FlagCX's promise.
         let out = unsafe { Out::new(registration, "handle", null_mut()) }?;
-        out.set(internal::comm_register(handle(comm), buff, size)?);
+        let comm = handle(comm);
+        let made = internal::comm_register(comm, buff, size)?;
+        *kept().registrations.entry((comm, made.addr())).or_default() += 1;
+        out.set(made);
         Ok(())
     })
 }
@@ -352,15 +391,22 @@ unsafe extern "C" fn commDeregister(comm: Comm, registration: *mut c_void) -> R 
         if registration.is_null() {
             return Ok(());
         }
-        internal::comm_deregister(handle(comm), registration)
+        // The vendor's library would follow any.
+        let comm = handle(comm);
+        if !kept().deregister(comm, registration) {
+            return Err(Error::invalid_argument(format!(
+                "{registration:p} is no live registration of this communicator"
+            )));
+        }
+        internal::comm_deregister(comm, registration)
     })
 }
 
 /// FlagCX hands what is in a window to device code of its own, which knows NCCL's. It does without on NotSupported.
 unsafe extern "C" fn commWindowRegister(
     comm: Comm,
-    _buff: *mut c_void,
-    _size: usize,
+    buff: *mut c_void,
+    size: usize,
     win: *mut *mut c_void,
     _winFlags: c_int,
 ) -> R {
@@ -368,6 +414,10 @@ unsafe extern "C" fn commWindowRegister(
         // SAFETY: FlagCX's promise.
         unsafe { Out::new(win, "win", null_mut()) }?;
         live(comm)?;
+        not_null(buff, "buff")?;
+        if size == 0 {
+            return Err(Error::invalid_argument("size is 0"));
+        }
         Err(Error::not_supported(
             "windows of FlagCX are for its own device code, which does not know this library's; the buffer works \
              without one",
