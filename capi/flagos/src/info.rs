@@ -156,11 +156,11 @@ pub unsafe extern "C" fn flagosGetLoadReportJson(
     })
 }
 
-/// What FlagCX has done through this library's adaptor plugins, in this process. FlagCX refuses a plugin without
-/// telling anybody, and goes on with its own functions: then these numbers stay 0.
+/// What FlagCX has done through this library's adaptor plugins, in this process. A plugin that FlagCX
+/// refuses is told to nobody, and FlagCX goes on with its own functions: then these numbers stay 0.
 ///
-/// @param counters  in: its size (FLAGOS_PLUGIN_COUNTERS_INITIALIZER); out: the numbers, all zero behind size on
-///                  failure. Not NULL.
+/// @param counters  in: its size (FLAGOS_PLUGIN_COUNTERS_INITIALIZER); out: the numbers, all zero
+///                  behind size on failure. Not NULL.
 ///
 /// Threads: any. Operations that other threads are starting may be missing.
 ///

@@ -232,8 +232,8 @@ pub struct flagosPointerAttributes_t {
 }
 
 /// What FlagCX has done through this library's adaptor plugins. Start from
-/// FLAGOS_PLUGIN_COUNTERS_INITIALIZER. The struct grows at its end only; the library fills what both headers
-/// know and zeroes the rest.
+/// FLAGOS_PLUGIN_COUNTERS_INITIALIZER. The struct grows at its end only; the library fills what both
+/// headers know and zeroes the rest.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct flagosPluginCounters_t {
