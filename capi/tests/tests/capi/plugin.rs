@@ -1,6 +1,7 @@
 //! The adaptor plugins of `libflagos_comm.so` as FlagCX uses them. What stands in for FlagCX takes them by its rules
 //! (`tests/c/flagcx/mini_flagcx.c`); the programs are those of the drop-in, and one that misuses every field.
 
+use flagos_comm_capi_tests::cost::at_most_twelve_more;
 use flagos_comm_capi_tests::{debug, have, library, root, run, scratch, stdout};
 use flagos_comm_testkit::{Call, CallLog, Standins, ranks};
 use std::path::{Path, PathBuf};
@@ -309,4 +310,28 @@ fn plugin_panics_stop_at_the_boundary() {
         .arg("panics")
         .env("FLAGOSCOMM_LOG", "off")
         .env("RUST_BACKTRACE", "0"));
+}
+
+/// What a call costs over the native library's: 12 instructions at most.
+#[test]
+fn the_plugin_adds_twelve_instructions_at_most() {
+    if !have("valgrind") {
+        return;
+    }
+    // One of each shape: the code is the drop-in's, all of whose operations are counted.
+    let dir = scratch("plugin-cost");
+    let standins = Standins::builder().bare().build();
+    let exe = dir.join("cost");
+    compile(&["cost.c"], &["-DPLUGIN"], &exe);
+    at_most_twelve_more(
+        &["AllReduce", "Reduce", "AllGather", "Send"],
+        &dir,
+        &standins.dir,
+        |op| {
+            let mut command = Command::new(&exe);
+            command.arg(op).arg(library());
+            let field = op[..1].to_lowercase() + &op[1..];
+            (command, format!("*plugin::ccl::{field}*"))
+        },
+    );
 }
