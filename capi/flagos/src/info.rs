@@ -185,7 +185,7 @@ pub unsafe extern "C" fn flagosGetPluginCounters(
             size: out.size(),
             communicators: plugin::communicators().load(Ordering::Relaxed),
             operations: internal::plugin_operations(),
-            deviceCalls: flagcx_abi::device::CALLS.load(Ordering::Relaxed),
+            deviceCalls: flagcx_abi::device::calls().load(Ordering::Relaxed),
         };
         out.set(&answer);
         Ok(())

@@ -5,22 +5,26 @@ use super::handles::{EVENTS, STREAMS};
 use super::skin::{self, raw_stream};
 use super::types::*;
 use crate::boundary::{Out, not_null};
-use engine::{Error, Result, internal};
+use engine::internal::{self, PerProcess};
+use engine::{Error, Result};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Calls of device functions so far.
-pub(crate) static CALLS: AtomicU64 = AtomicU64::new(0);
+/// Calls of device functions so far, in this process.
+pub(crate) fn calls() -> &'static AtomicU64 {
+    static CALLS: PerProcess<AtomicU64> = PerProcess::new();
+    CALLS.get_or_init(AtomicU64::default)
+}
 
 /// An entry of a device function that is counted.
 pub(crate) fn entry(name: &'static str, body: impl FnOnce() -> Result<()>) -> flagcxResult_t {
-    CALLS.fetch_add(1, Ordering::Relaxed);
+    calls().fetch_add(1, Ordering::Relaxed);
     skin::entry(name, null_mut(), body)
 }
 
 fn question(name: &'static str, body: impl FnOnce() -> Result<bool>) -> flagcxResult_t {
-    CALLS.fetch_add(1, Ordering::Relaxed);
+    calls().fetch_add(1, Ordering::Relaxed);
     skin::question(name, body)
 }
 
