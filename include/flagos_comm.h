@@ -262,6 +262,10 @@ typedef enum {
 #define FLAGOS_POINTER_ATTRIBUTES_INITIALIZER                                              \
     { sizeof(flagosPointerAttributes_t), 0, 0 }
 
+/** Start of every flagosPluginCounters_t. */
+#define FLAGOS_PLUGIN_COUNTERS_INITIALIZER                                                 \
+    { sizeof(flagosPluginCounters_t), 0u, 0u, 0u }
+
 
 /**
  * Bytes of a flagosUniqueId.
@@ -378,6 +382,30 @@ typedef struct flagosComm *flagosComm_t;
  * Type of an element: a `flagosDataTypeCode`.
  */
 typedef int32_t flagosDataType_t;
+
+/**
+ * What FlagCX has done through this library's adaptor plugins. Start from
+ * FLAGOS_PLUGIN_COUNTERS_INITIALIZER. The struct grows at its end only; the library fills what both
+ * headers know and zeroes the rest.
+ */
+typedef struct flagosPluginCounters_t {
+    /**
+     * sizeof(flagosPluginCounters_t) of the caller's header.
+     */
+    size_t size;
+    /**
+     * Communicators that were joined through flagcxCCLAdaptorPlugin_v1, also those that are gone.
+     */
+    uint64_t communicators;
+    /**
+     * Operations that were started on them.
+     */
+    uint64_t operations;
+    /**
+     * Calls of functions of flagcxDeviceAdaptorPlugin_v1.
+     */
+    uint64_t deviceCalls;
+} flagosPluginCounters_t;
 
 /**
  * Receives every line of the log that passes FLAGOSCOMM_LOG: level 1 (error) to 5 (trace), the text
@@ -748,6 +776,21 @@ flagosResult_t flagosGetLoadReport(char *buffer, size_t size, size_t *needed);
  * Semantics: this library's.
  */
 flagosResult_t flagosGetLoadReportJson(char *buffer, size_t size, size_t *needed);
+
+/**
+ * What FlagCX has done through this library's adaptor plugins, in this process. A plugin that FlagCX
+ * refuses is told to nobody, and FlagCX goes on with its own functions: then these numbers stay 0.
+ *
+ * @param counters  in: its size (FLAGOS_PLUGIN_COUNTERS_INITIALIZER); out: the numbers, all zero
+ *                  behind size on failure. Not NULL.
+ *
+ * Threads: any. Operations that other threads are starting may be missing.
+ *
+ * @return flagosSuccess; flagosInvalidArgument (NULL, a wrong size); flagosInternalError.
+ *
+ * Semantics: this library's.
+ */
+flagosResult_t flagosGetPluginCounters(struct flagosPluginCounters_t *counters);
 
 /**
  * Sends the log to a function of yours instead of stderr.

@@ -24,15 +24,16 @@ pub use crate::comm::group::{
 };
 pub use crate::comm::init::{comm_init_all, comm_init_rank, get_unique_id};
 pub use crate::comm::local::{
-    device_count, device_synchronize, device_uuid, event_create, event_destroy, event_elapsed,
-    event_query, event_record, event_synchronize, get_device, memcpy_async, memset_async,
-    pointer_attributes, set_device, stream_create, stream_destroy, stream_query,
+    device_count, device_pci_bus_id, device_synchronize, device_uuid, event_create, event_destroy,
+    event_elapsed, event_query, event_record, event_synchronize, get_device, memcpy_async,
+    memset_async, pointer_attributes, set_device, stream_create, stream_destroy, stream_query,
     stream_synchronize, stream_wait_event, vendor,
 };
 pub use crate::comm::memory::{
     comm_deregister, comm_register, comm_window_deregister, comm_window_register, device_alloc,
     mem_alloc, mem_free, redop_create_pre_mul_sum, redop_destroy,
 };
+pub use crate::comm::table::plugin_operations;
 pub use crate::comm::vote::{Agreement, comm_agree};
 pub use crate::log::{LogCallback, install as install_log_sink, set_callback as set_log_callback};
 

@@ -21,6 +21,6 @@ mod types;
 mod vendor;
 
 pub use api::*;
-pub use comm::options::{Limit, Options, VendorKnobs};
+pub use comm::options::{Caller, Limit, Options, VendorKnobs};
 pub use error::{Code, Error, Result};
 pub use types::*;

@@ -561,6 +561,11 @@ pub(crate) struct Issued {
 }
 
 impl Issued {
+    /// Operations of every kind.
+    pub(crate) fn all(self) -> u64 {
+        self.collectives + u64::from(self.messages)
+    }
+
     /// The number of the last operation of a kind.
     pub(crate) fn of(self, kind: OpKind) -> u64 {
         match kind {

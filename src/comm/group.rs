@@ -436,6 +436,7 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
     let run = |(handle, target, batch): Launch| {
         super::table::get(handle)?;
         let first = batch.texts[0];
+        let kinds: Vec<OpKind> = batch.texts.iter().map(|call| call.kind).collect();
         // SAFETY: the promise of the callers of `add`, until the end returns or the streams have
         // passed the operations.
         unsafe { port::submit(target, batch) }.map_err(|error| {
@@ -444,7 +445,11 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
                 Code::from_raw(code).unwrap_or(Code::InternalError),
                 target.last_error(),
             )
-        })
+        })?;
+        kinds
+            .into_iter()
+            .for_each(|kind| target.count_operation(kind));
+        Ok(())
     };
     beside_each_other(batches, run)
 }

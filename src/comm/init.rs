@@ -14,7 +14,7 @@ pub(crate) use tiers::make;
 pub(crate) use tiers::{vote_code, vote_texts};
 
 use super::agree::{self, Common, RankInfo};
-use super::options::{Limit, Options};
+use super::options::{Caller, Limit, Options};
 use super::table::{self, Handle, place};
 use super::{Backend, Comm, Made, Parts, Ranks, group, rare, watch};
 use crate::bootstrap::rendezvous;
@@ -174,9 +174,10 @@ fn tiers(options: &Options) -> Result<Vec<Tier>> {
     let mut order = match (&options.tiers, &config::get().tiers) {
         (Some(text), _) => agree::parse_order(text)?,
         (None, Some(order)) => order.clone(),
+        (None, None) if options.caller == Caller::FlagcxPlugin => vec![Tier::Native],
         (None, None) => Tier::DEFAULT_ORDER.to_vec(),
     };
-    if options.not_flagcx {
+    if options.caller != Caller::Program {
         order.retain(|tier| *tier != Tier::Flagcx);
     }
     match order.is_empty() {

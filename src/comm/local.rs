@@ -40,13 +40,18 @@ pub fn get_device() -> Result<i32> {
 /// Sets it.
 pub fn set_device(device: i32) -> Result<()> {
     let driver = needed("flagosSetDevice")?;
-    let count = driver.count()?;
-    if !(0..count).contains(&device) {
-        return Err(Error::invalid_argument(format!(
-            "device {device}: the driver shows this process {count} devices, numbered from 0"
-        )));
-    }
+    existing(driver, device)?;
     driver.set(device)
+}
+
+fn existing(driver: &Driver, device: i32) -> Result<()> {
+    let count = driver.count()?;
+    if (0..count).contains(&device) {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "device {device}: the driver shows this process {count} devices, numbered from 0"
+    )))
 }
 
 /// Number of devices, 0 without a driver.
@@ -57,6 +62,13 @@ pub fn device_count() -> Result<i32> {
 /// Identity of a device, the same in every process of the machine; `None` if the driver has none.
 pub fn device_uuid(device: i32) -> Result<Option<[u8; 16]>> {
     Ok(driver()?.and_then(|driver| driver.uuid(device)))
+}
+
+/// A device's address on the PCI bus, such as "0000:3b:00.0", in the driver's words but lower case.
+pub fn device_pci_bus_id(device: i32) -> Result<String> {
+    let driver = needed("a device's address")?;
+    existing(driver, device)?;
+    driver.pci_bus_id(device)
 }
 
 /// A new stream that does not synchronise with the default stream.

@@ -51,6 +51,20 @@ pub struct VendorKnobs {
     pub max_p2p_peers: Option<i32>,
 }
 
+/// Who makes a communicator. Beside a program, whoever it is comes from FlagCX, so the tier `flagcx` is not
+/// used: it would lead back to the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Caller {
+    /// A program that knows this library.
+    #[default]
+    Program,
+    /// A program that takes this library for FlagCX.
+    FlagcxProgram,
+    /// FlagCX itself, through its adaptor plugin. It has a way of its own for ranks without a vendor's library,
+    /// so the tier `native` is the only one if nothing else is asked for.
+    FlagcxPlugin,
+}
+
 /// Options of a communicator. `Options::default()` is what a call without configuration uses.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
@@ -72,8 +86,8 @@ pub struct Options {
     pub device: Option<i32>,
     /// Tiers to try in this order (`native`, `flagcx`, `host`), comma-separated; `None` is the default order.
     pub tiers: Option<String>,
-    /// Never the tier `flagcx`: the call comes from FlagCX, or from a program that takes us for it.
-    pub not_flagcx: bool,
+    /// Who makes the communicator.
+    pub caller: Caller,
     /// Settings of the vendor's library.
     pub vendor: VendorKnobs,
 }

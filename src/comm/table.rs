@@ -3,11 +3,12 @@
 #![forbid(unsafe_code)]
 
 use super::Comm;
+use super::options::Caller;
 use crate::error::{Error, Result};
 use crate::ops::{CLOSED, Target, lock};
 use crate::sys::fork;
 use crate::sys::per_process::PerProcess;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What a C communicator handle holds. 0 is NULL; live ones are odd, as no address of an object is.
@@ -135,7 +136,34 @@ pub(crate) fn remove(handle: Handle) -> Option<Arc<Comm>> {
         return None;
     }
     place.target.set_ops(&CLOSED);
-    lock(&place.comm).take()
+    let comm = lock(&place.comm).take();
+    if comm.as_ref().is_some_and(|c| is_plugins(c)) {
+        let operations = place.target.counts().all();
+        ended().fetch_add(operations, Ordering::Relaxed);
+    }
+    comm
+}
+
+fn is_plugins(comm: &Comm) -> bool {
+    comm.options.caller == Caller::FlagcxPlugin
+}
+
+/// Operations of communicators that FlagCX had made and that have ended since.
+fn ended() -> &'static AtomicU64 {
+    static ENDED: PerProcess<AtomicU64> = PerProcess::new();
+    ENDED.get_or_init(AtomicU64::default)
+}
+
+/// Operations so far of this process' communicators that FlagCX has made through its plugin.
+pub fn plugin_operations() -> u64 {
+    let used = USED.load(Ordering::Relaxed).min(PLACES);
+    let live = TABLE[1..used].iter().filter(|place| {
+        // Not the lock of a parent's place.
+        place.is_own(place.handle.load(Ordering::Acquire))
+            && lock(&place.comm).as_deref().is_some_and(is_plugins)
+    });
+    let live: u64 = live.map(|place| place.target.counts().all()).sum();
+    ended().load(Ordering::Relaxed) + live
 }
 
 /// Gives a removed handle's place back.

@@ -13,6 +13,9 @@ use crate::config::OpenMode;
 /// The symbol by which a library of ours is recognised.
 pub(crate) const MARKER: &CStr = c"flagos_comm_instance";
 
+/// A function that only FlagCX has.
+const FLAGCX: &CStr = c"flagcxCommInitRank";
+
 /// An open library. It is never closed, so its addresses are good until the process ends.
 #[derive(Clone, Debug)]
 pub(crate) struct Lib {
@@ -61,6 +64,25 @@ impl Lib {
         self.raw_symbol(MARKER)
             .and_then(object_of)
             .is_some_and(|object| object == self.path)
+    }
+
+    /// Why this library is not the vendor's although it has the vendor's names, if that is so.
+    fn other_than_vendors(&self) -> Option<String> {
+        if self.is_ours() {
+            return Some(String::from(
+                "this is flagos-comm's own drop-in library, not the vendor's (it has the symbol \
+                 flagos_comm_instance)",
+            ));
+        }
+        // What FlagCX itself has is found in FlagCX itself.
+        let flagcx = self.raw_symbol(FLAGCX).and_then(object_of)?;
+        (flagcx != self.path).then(|| {
+            format!(
+                "this has the vendor's names over FlagCX ({}), which may have called us: calls would lead \
+                 back to it",
+                flagcx.display()
+            )
+        })
     }
 
     fn of_handle(handle: NonNull<c_void>, preloaded: bool) -> Lib {
@@ -165,9 +187,9 @@ pub(crate) fn global_owner(name: &CStr) -> Option<PathBuf> {
     object_of(address)
 }
 
-/// Whether a mapped file is one of our libraries.
-pub(crate) fn is_our_file(path: &Path) -> bool {
-    loaded(path.as_os_str()).is_some_and(|lib| lib.is_ours())
+/// Whether a mapped file has a vendor's names without being the vendor's.
+fn is_another_file(path: &Path) -> bool {
+    loaded(path.as_os_str()).is_some_and(|lib| lib.other_than_vendors().is_some())
 }
 
 fn sanitizer() -> Option<&'static str> {
@@ -262,7 +284,7 @@ pub(crate) struct Search<'a> {
     pub(crate) fingerprint: &'a str,
     /// FLAGOSCOMM_DLOPEN.
     pub(crate) mode: OpenMode,
-    /// Candidates that are tried only if a library of ours has taken the name.
+    /// Candidates that are tried only if a library that is not the vendor's has taken the name.
     pub(crate) by_path: &'a dyn Fn() -> Vec<Candidate>,
     /// Mapped files that are copies by their name.
     pub(crate) copies: &'a [PathBuf],
@@ -277,12 +299,13 @@ impl Search<'_> {
         accept: &mut dyn FnMut(&Lib) -> std::result::Result<Accepted<T>, Refusal>,
     ) -> Option<(Lib, T)> {
         let mut refused: Vec<(PathBuf, String)> = Vec::new();
-        let mut ours = false;
-        let found = self.pass(candidates, section, accept, &mut refused, &mut ours);
-        if found.is_some() || !ours || section.attempts[0].source == Source::Override {
+        // Whether the name leads to a library that only has the vendor's names.
+        let mut taken = false;
+        let found = self.pass(candidates, section, accept, &mut refused, &mut taken);
+        if found.is_some() || !taken || section.attempts[0].source == Source::Override {
             return found;
         }
-        self.pass((self.by_path)(), section, accept, &mut refused, &mut ours)
+        self.pass((self.by_path)(), section, accept, &mut refused, &mut taken)
     }
 
     fn pass<T>(
@@ -291,7 +314,7 @@ impl Search<'_> {
         section: &mut Section,
         accept: &mut dyn FnMut(&Lib) -> std::result::Result<Accepted<T>, Refusal>,
         refused: &mut Vec<(PathBuf, String)>,
-        ours: &mut bool,
+        taken: &mut bool,
     ) -> Option<(Lib, T)> {
         for candidate in candidates {
             let mut attempt = Attempt {
@@ -334,14 +357,12 @@ impl Search<'_> {
                 section.attempts.push(attempt);
                 continue;
             }
-            let verdict = if lib.is_ours() {
-                *ours = true;
-                Err(Refusal::new(
-                    "this is flagos-comm's own drop-in library, not the vendor's (it has the \
-                     symbol flagos_comm_instance)",
-                ))
-            } else {
-                accept(&lib)
+            let verdict = match lib.other_than_vendors() {
+                Some(why) => {
+                    *taken = true;
+                    Err(Refusal::new(why))
+                }
+                None => accept(&lib),
             };
             match verdict {
                 Ok(accepted) => {
@@ -392,7 +413,8 @@ impl Search<'_> {
             };
         if !preloaded && matches!(candidate.target, Target::File(_)) {
             let fingerprint = CString::new(self.fingerprint).unwrap_or_default();
-            let interposed = global_owner(&fingerprint).is_some_and(|owner| is_our_file(&owner));
+            let interposed =
+                global_owner(&fingerprint).is_some_and(|owner| is_another_file(&owner));
             if interposed {
                 flags |= libc::RTLD_DEEPBIND;
             }
@@ -403,7 +425,7 @@ impl Search<'_> {
         {
             return Err(Fault::Unusable(format!(
                 "it would have to be opened with RTLD_DEEPBIND, which {sanitizer} ends the process \
-                 for; run without the sanitizer or without flagos-comm's drop-in in the global scope"
+                 for; run without the sanitizer or without the drop-in in the global scope"
             )));
         }
         let handle = dlopen(name, flags).map_err(|words| match &candidate.target {
@@ -429,7 +451,7 @@ impl Search<'_> {
             .chain(global_owner(&fingerprint));
         for path in candidates {
             let path = canonical(&path);
-            if path != own && !others.contains(&path) && !is_our_file(&path) {
+            if path != own && !others.contains(&path) && !is_another_file(&path) {
                 others.push(path);
             }
         }

@@ -940,6 +940,47 @@ fn rule_17_and_30_our_own_drop_in() {
     );
 }
 
+/// FlagCX has a `libnccl.so` of its own over itself. FlagCX may have called us, through its plugin.
+#[test]
+fn rule_17_and_30_the_vendors_names_over_flagcx() {
+    if !has_compiler() {
+        return;
+    }
+    let standins = Standins::builder().flagcx().build();
+    let dir = temp("over-flagcx");
+    let code = SKIN.replace("int flagos_comm_instance = 1;", "");
+    let folder = standins.dir.display().to_string();
+    let options = [
+        "-Wl,--no-as-needed".to_owned(),
+        format!("-Wl,-rpath,{folder}"),
+        format!("-L{folder}"),
+        "-l:libflagcx.so".to_owned(),
+    ];
+    let options: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
+    let wrapper = build(&dir, "libnccl.so.2", "libnccl.so.2", &code, &options);
+    let expected = standins.nccl();
+    let expected = expected.to_str().unwrap();
+    let path = format!("{}:{folder}", dir.display());
+    let output = run(&["library", "report"], |c| {
+        c.env("LD_LIBRARY_PATH", &path);
+    });
+    has(line(&output, "library"), &[expected]);
+    has(
+        &output,
+        &["over FlagCX", "libflagcx.so", "[ld-library-path] loaded"],
+    );
+    assert!(!output.contains("another copy"), "{output}");
+    // FlagCX's program is linked with it: it is there already, in any scope.
+    for verb in ["open", "global"] {
+        let step = format!("{verb}={}", wrapper.display());
+        let output = run(&[&step, "library", "init"], |c| {
+            standins.env(c);
+        });
+        has(line(&output, "library"), &[expected]);
+        has(line(&output, "init"), &["1 0 0"]);
+    }
+}
+
 #[test]
 fn rule_20_modes() {
     if !has_compiler() {

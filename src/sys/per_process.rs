@@ -44,8 +44,8 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
 
     fn current(&'static self) -> Option<&'static Slot<T>> {
         let slot = self.slot.load(Ordering::Acquire);
-        // SAFETY: the pointer is null or was made by `own_slot` from a leaked box, which is never
-        // freed; the Acquire load pairs with the Release of the exchange that published it.
+        // SAFETY: the pointer is null or was made by `own_slot` from a box that is never freed once
+        // it is published; the Acquire load pairs with the Release of the exchange that published it.
         let slot = unsafe { slot.as_ref() }?;
         (slot.generation == super::fork::generation()).then_some(slot)
     }
@@ -56,14 +56,17 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
                 return slot;
             }
             let old = self.slot.load(Ordering::Acquire);
-            let fresh: &'static mut Slot<T> = Box::leak(Box::new(Slot {
+            let fresh = Box::into_raw(Box::new(Slot {
                 generation: super::fork::generation(),
                 value: OnceLock::new(),
             }));
-            // A loser leaks a few bytes, once, when threads race for the first use.
-            let _ = self
-                .slot
-                .compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire);
+            let published =
+                self.slot
+                    .compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire);
+            if published.is_err() {
+                // SAFETY: of the box just made; another thread was faster, so nobody has seen this one.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
         }
     }
 }

@@ -362,6 +362,7 @@ static void misuse_structs(void)
         char behind[64];
     } newer;
     flagosPointerAttributes_t attributes = FLAGOS_POINTER_ATTRIBUTES_INITIALIZER;
+    flagosPluginCounters_t counters = FLAGOS_PLUGIN_COUNTERS_INITIALIZER;
     flagosSimInfo_t sim = FLAGOS_SIM_INFO_INITIALIZER;
     int local = 0;
 
@@ -381,6 +382,16 @@ static void misuse_structs(void)
     /* Any value is a fine question. */
     attributes.size = sizeof attributes;
     CHECK(flagosPointerGetAttributes(&attributes, (void *)(size_t)0xdeadbeef) == flagosSuccess);
+
+    CHECK(flagosGetPluginCounters(NULL) == flagosInvalidArgument);
+    counters.operations = 5;
+    CHECK(flagosGetPluginCounters(&counters) == flagosSuccess);
+    /* FlagCX has not been here. */
+    CHECK(counters.size == sizeof counters && counters.communicators == 0 && counters.operations == 0 && counters.deviceCalls == 0);
+    counters.size = 8;
+    CHECK(flagosGetPluginCounters(&counters) == flagosInvalidArgument);
+    counters.size = (size_t)-1;
+    CHECK(flagosGetPluginCounters(&counters) == flagosInvalidArgument);
 
     REFUSED(flagosInvalidArgument, flagosGroupSimulateEnd, "S", 0);
     REFUSED(flagosInvalidUsage, flagosGroupSimulateEnd, "S", OUT('S'));

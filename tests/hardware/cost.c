@@ -1,9 +1,11 @@
 /*
  * Cost of a call and bandwidth, ours and direct NCCL, in one run and in the same two processes: blocks alternate (ours, direct,
  * ours, direct, ...), and each figure is the median over pairs of neighbours. Between two blocks of direct calls stands the
- * noise of the method. Writes cost.json into HW_LOG.
+ * noise of the method. Writes cost.json into HW_LOG. The same, of one call, for libflagcx.so (HW_FLAGCX) and for the plugin that
+ * FlagCX would call.
  */
 #include "hw.h"
+#include "../fakevendor/abi/flagcx_adaptor.h"
 
 #include <limits.h>
 
@@ -26,39 +28,68 @@ struct both {
     struct rank r;
     void *direct; /* NCCL's own communicator of the same ranks */
     void *in, *out;
+    /* The same through FlagCX's names, and through the plugin. */
+    flagcxComm_t skin;
+    flagcxInnerComm_t plugin;
+    struct { void *base; } wrapper;
 };
 
-enum way { ours, direct };
+enum way { ours, direct, skin, plugin };
+static const char *const way_names[] = { "ours", "direct", "libflagcx.so", "the plugin" };
+
+static struct {
+    __typeof__(&flagcxGetUniqueId) GetUniqueId;
+    __typeof__(&flagcxCommInitRank) CommInitRank;
+    __typeof__(&flagcxCommDestroy) CommDestroy;
+    __typeof__(&flagcxAllReduce) AllReduce;
+} X; /* libflagcx.so */
+static const struct flagcxCCLAdaptor_v1 *P;
+
+static flagcxStream_t wrapped(struct both *b)
+{
+    b->wrapper.base = b->r.stream;
+    return (flagcxStream_t)&b->wrapper;
+}
+
+/* `calls` all-reduces of so many floats; whether one failed. */
+static int run(struct both *b, enum way way, size_t count, int calls)
+{
+    flagcxStream_t stream = wrapped(b);
+    int i, bad = 0;
+    switch (way) {
+    case ours:
+        for (i = 0; i < calls; i++) {
+            bad |= F.AllReduce(b->in, b->out, count, flagosFloat32, flagosSum, b->r.comm, stream_of(&b->r));
+        }
+        break;
+    case direct:
+        for (i = 0; i < calls; i++) bad |= N.AllReduce(b->in, b->out, count, 7, 0, b->direct, b->r.stream);
+        break;
+    case skin:
+        for (i = 0; i < calls; i++) bad |= (int)X.AllReduce(b->in, b->out, count, flagcxFloat, flagcxSum, b->skin, stream);
+        break;
+    case plugin:
+        for (i = 0; i < calls; i++) bad |= (int)P->allReduce(b->in, b->out, count, flagcxFloat, flagcxSum, b->plugin, stream);
+        break;
+    }
+    return bad;
+}
 
 static void call(struct both *b, enum way way, size_t count)
 {
-    if (way == ours) {
-        FLAGOS(AllReduce(b->in, b->out, count, flagosFloat32, flagosSum, b->r.comm, stream_of(&b->r)));
-    } else {
-        NCCL(AllReduce(b->in, b->out, count, 7, 0, b->direct, b->r.stream));
-    }
+    EXPECT(run(b, way, count, 1) == 0, "%s: the call failed", way_names[way]);
 }
 
 /* Nanoseconds of host time for one call, out of `calls` in a row; the stream is empty before and after, outside the clock. */
 static double host_cost(struct both *b, enum way way, int calls)
 {
     double start, took;
-    int i, bad = 0;
+    int bad;
     CUDA(StreamSynchronize(b->r.stream));
-    if (way == ours) {
-        start = now();
-        for (i = 0; i < calls; i++) {
-            bad |= F.AllReduce(b->in, b->out, 2, flagosFloat32, flagosSum, b->r.comm, stream_of(&b->r));
-        }
-        took = now() - start;
-    } else {
-        start = now();
-        for (i = 0; i < calls; i++) {
-            bad |= N.AllReduce(b->in, b->out, 2, 7, 0, b->direct, b->r.stream);
-        }
-        took = now() - start;
-    }
-    EXPECT(bad == 0, "%s: a call failed", way == ours ? "ours" : "direct");
+    start = now();
+    bad = run(b, way, 2, calls);
+    took = now() - start;
+    EXPECT(bad == 0, "%s: a call failed", way_names[way]);
     CUDA(StreamSynchronize(b->r.stream));
     return took / calls * 1e9;
 }
@@ -68,25 +99,25 @@ struct cost {
     int pairs, calls;
 };
 
-static struct cost measure_cost(struct both *b, int calls, int pairs)
+static struct cost measure_cost(struct both *b, enum way way, int calls, int pairs)
 {
     static double a[max_pairs], d[max_pairs], difference[max_pairs], control[max_pairs];
     struct cost c;
     int i;
     for (i = 0; i < 20; i++) {
-        host_cost(b, ours, calls);
+        host_cost(b, way, calls);
         host_cost(b, direct, calls);
     }
     for (i = 0; i < pairs; i++) {
         double again;
         if (i % 2 == 0) {
-            a[i] = host_cost(b, ours, calls);
+            a[i] = host_cost(b, way, calls);
             d[i] = host_cost(b, direct, calls);
             again = host_cost(b, direct, calls);
         } else {
             again = host_cost(b, direct, calls);
             d[i] = host_cost(b, direct, calls);
-            a[i] = host_cost(b, ours, calls);
+            a[i] = host_cost(b, way, calls);
         }
         difference[i] = a[i] - d[i];
         control[i] = again - d[i];
@@ -139,14 +170,14 @@ static void write_cost(FILE *f, const char *name, const struct cost *c)
             name, c->calls, c->pairs, c->ours, c->direct, c->difference, c->low, c->high, c->control, c->control_low, c->control_high);
 }
 
-static void say_cost(int rank, const char *name, const struct cost *c, int gated)
+static void say_cost(int rank, const char *name, enum way way, const struct cost *c, int gated)
 {
     if (gated && rank == 0) {
         double allowed = c->direct * 0.05 > 150 ? c->direct * 0.05 : 150;
-        EXPECT(c->difference < allowed, "ours costs %.0f ns more than direct's %.0f ns", c->difference, c->direct);
+        EXPECT(c->difference < allowed, "%s costs %.0f ns more than direct's %.0f ns", way_names[way], c->difference, c->direct);
     }
-    report(rank, name, "8 B: ours %.0f ns, direct %.0f ns, difference %+.1f ns (p10 %+.1f, p90 %+.1f; direct against itself %+.1f, "
-           "p10 %+.1f, p90 %+.1f); %d pairs of %d calls", c->ours, c->direct, c->difference, c->low, c->high, c->control,
+    report(rank, name, "8 B: %s %.0f ns, direct %.0f ns, difference %+.1f ns (p10 %+.1f, p90 %+.1f; direct against itself %+.1f, "
+           "p10 %+.1f, p90 %+.1f); %d pairs of %d calls", way_names[way], c->ours, c->direct, c->difference, c->low, c->high, c->control,
            c->control_low, c->control_high, c->pairs, c->calls);
 }
 
@@ -187,10 +218,10 @@ static void compare(int rank)
     }
     report(rank, "same_library", "ours and direct are over one copy: %s, version %d; both right", direct_file, version);
 
-    lone = measure_cost(&b, 1, small ? 50 : 2000);
-    say_cost(rank, "one_call", &lone, gated);
-    row_of = measure_cost(&b, 64, small ? 10 : 400);
-    say_cost(rank, "calls_in_a_row", &row_of, gated);
+    lone = measure_cost(&b, ours, 1, small ? 50 : 2000);
+    say_cost(rank, "one_call", ours, &lone, gated);
+    row_of = measure_cost(&b, ours, 64, small ? 10 : 400);
+    say_cost(rank, "calls_in_a_row", ours, &row_of, gated);
 
     CUDA(EventCreateWithFlags(&event[0], 0));
     CUDA(EventCreateWithFlags(&event[1], 0));
@@ -256,7 +287,76 @@ static void compare(int rank)
     leave(&b.r);
 }
 
+/* What FlagCX's programs pay, and FlagCX itself. */
+static void of_flagcx(int rank)
+{
+    const char *path = getenv("HW_FLAGCX");
+    struct both b;
+    flagcxUniqueId id;
+    flagcxInnerUniqueId inner;
+    flagcxInnerUniqueId_t place = &inner;
+    int small = quick(), gated = !small && number_from("HW_STANDIN", 0) == 0, ways = path != NULL && *path ? 2 : 1, w;
+    void *library;
+    load_cuda();
+    load_nccl();
+    load_ours();
+    memset(&b, 0, sizeof b);
+    b.r = join(rank, NULL);
+    if (rank == 0) NCCL(GetUniqueId(&S->nccl_id));
+    meet();
+    NCCL(CommInitRank(&b.direct, 2, S->nccl_id, rank));
+    if (b.direct == NULL) give_up("no communicator of NCCL");
+    library = dlopen(getenv("HW_LIB"), RTLD_NOW | RTLD_LOCAL);
+    P = library == NULL ? NULL : dlsym(library, "flagcxCCLAdaptorPlugin_v1");
+    if (P == NULL) give_up("%s", dlerror());
+    memset(&inner, 0, sizeof inner);
+    if (rank == 0) {
+        EXPECT(P->getUniqueId(&place) == flagcxSuccess, "getUniqueId: %s", P->getLastError(NULL));
+        memcpy(&S->id, &inner, sizeof S->id);
+    }
+    meet();
+    memcpy(&inner, &S->id, sizeof S->id);
+    if (P->commInitRank(&b.plugin, 2, &inner, rank, NULL) != flagcxSuccess) give_up("commInitRank: %s", P->getLastError(NULL));
+    meet();
+    if (ways == 2) {
+        library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (library == NULL) give_up("%s", dlerror());
+        *(void **)&X.GetUniqueId = dlsym(library, "flagcxGetUniqueId");
+        *(void **)&X.CommInitRank = dlsym(library, "flagcxCommInitRank");
+        *(void **)&X.CommDestroy = dlsym(library, "flagcxCommDestroy");
+        *(void **)&X.AllReduce = dlsym(library, "flagcxAllReduce");
+        if (rank == 0) {
+            EXPECT(X.GetUniqueId(&id) == flagcxSuccess, "flagcxGetUniqueId failed");
+            memcpy(&S->id, &id, sizeof id);
+        }
+        meet();
+        memcpy(&id, &S->id, sizeof id);
+        if (X.CommInitRank(&b.skin, 2, &id, rank) != flagcxSuccess) give_up("flagcxCommInitRank failed");
+    }
+    b.in = device_memory(4096);
+    b.out = device_memory(4096);
+    upload(b.in, 1024, rank, 0);
+    for (w = 0; w < ways; w++) {
+        enum way way = w == 0 ? plugin : skin;
+        struct cost lone, row;
+        CUDA(Memset(b.out, 0, 4096));
+        call(&b, way, 1024);
+        CUDA(StreamSynchronize(b.r.stream));
+        expect_sum(__LINE__, b.out, 1024, 0, 1);
+        lone = measure_cost(&b, way, 1, small ? 50 : 2000);
+        say_cost(rank, way == plugin ? "plugin_one_call" : "libflagcx_one_call", way, &lone, gated);
+        row = measure_cost(&b, way, 64, small ? 10 : 400);
+        say_cost(rank, way == plugin ? "plugin_calls_in_a_row" : "libflagcx_calls_in_a_row", way, &row, gated);
+    }
+    EXPECT(P->commDestroy(b.plugin) == flagcxSuccess, "commDestroy: %s", P->getLastError(NULL));
+    if (ways == 2) EXPECT(X.CommDestroy(b.skin) == flagcxSuccess, "flagcxCommDestroy failed");
+    NCCL(CommDestroy(b.direct));
+    leave(&b.r);
+    report(rank, "destroyed", "all communicators");
+}
+
 static const struct scenario list[] = {
     {"cost", processes, 2, 150, compare, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
+    {"flagcx_cost", processes, 2, 100, of_flagcx, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
 };
 HW_MAIN(list)

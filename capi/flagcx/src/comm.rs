@@ -1,28 +1,13 @@
 //! A communicator's life.
 
-use crate::boundary::{Out, handle, null, out_comm};
+use crate::boundary::{Out, handle, out_comm};
+use crate::flagcx_abi::skin::{SUSPEND_MEMORY, entry, entry_with_state, live, read_id, state};
 use crate::handles::registry;
-use crate::skin::{entry, entry_with_state, live, state};
 use crate::types::*;
 use engine::internal;
-use engine::{Options, Result};
+use engine::{Caller, Options};
 use std::ffi::c_int;
 use std::ptr::null_mut;
-
-/// All meaning of an id is here. Callers that have room for NCCL's id only copy no more, and what is
-/// behind it is whatever was there.
-const MEANING: usize = 128;
-
-unsafe fn read_id(id: *const flagcxUniqueId) -> Result<[u8; FLAGCX_UNIQUE_ID_BYTES]> {
-    if id.is_null() {
-        return Err(null("commId"));
-    }
-    let mut whole = [0; FLAGCX_UNIQUE_ID_BYTES];
-    // SAFETY: not NULL, so valid by this function's contract; bytes have no alignment.
-    let meaning = unsafe { id.cast::<[u8; MEANING]>().read() };
-    whole[..MEANING].copy_from_slice(&meaning);
-    Ok(whole)
-}
 
 /// Makes the id of one communicator, and listens for its ranks in this process.
 ///
@@ -62,9 +47,7 @@ pub unsafe extern "C" fn flagcxCommInitRank(
             let ids = [read_id(commId)?];
             let options = Options {
                 blocking: Some(true),
-                // Whoever calls this takes us for FlagCX: its tier would lead back here, or be the library
-                // that we were put in place of.
-                not_flagcx: true,
+                caller: Caller::FlagcxProgram,
                 ..Options::default()
             };
             internal::comm_init_rank(out, nranks, &ids, rank, &options)
@@ -122,10 +105,8 @@ fn forget(comm: flagcxComm_t) {
 /// None is needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagcxCommSuspend(comm: flagcxComm_t) -> flagcxResult_t {
-    /// The native library's FLAGOS_SUSPEND_MEM, the only kind that there is.
-    const MEMORY: i32 = 1;
     entry("flagcxCommSuspend", comm, || {
-        internal::comm_suspend(handle(comm), MEMORY)
+        internal::comm_suspend(handle(comm), SUSPEND_MEMORY)
     })
 }
 

@@ -2,7 +2,7 @@
 //! names, so they are here; what they make is tied to FlagCX's own kernels and has no equal.
 
 use crate::boundary::Out;
-use crate::skin::{entry, live};
+use crate::flagcx_abi::skin::{entry, live};
 use crate::types::*;
 use engine::{Error, Result};
 use std::ffi::c_void;

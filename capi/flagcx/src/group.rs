@@ -2,7 +2,7 @@
 //! a word that nobody follows. Older programs pass none at all.
 
 use crate::boundary::handle;
-use crate::skin::{entry, entry_with_state};
+use crate::flagcx_abi::skin::{entry, entry_with_state};
 use crate::types::*;
 use engine::internal;
 use std::ptr::null_mut;

@@ -1,10 +1,10 @@
 //! What the library says about itself and about errors.
 
 use crate::boundary::{Out, handle, value};
-use crate::skin::entry;
+use crate::flagcx_abi::skin::{entry, words};
 use crate::types::*;
 use engine::{DataType, internal};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 
 /// The version that FlagCX 0.13 gives, whatever the version of its header: 1.0.0.
@@ -31,20 +31,7 @@ pub unsafe extern "C" fn flagcxGetVersion(version: *mut c_int) -> flagcxResult_t
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagcxGetErrorString(result: flagcxResult_t) -> *const c_char {
     value("flagcxGetErrorString", c"internal error".as_ptr(), || {
-        let text: &CStr = match result {
-            flagcxSuccess => c"no error",
-            flagcxUnhandledDeviceError => c"a call to the accelerator's driver failed",
-            flagcxSystemError => c"the operating system refused a request",
-            flagcxInternalError => c"internal error",
-            flagcxInvalidArgument => c"invalid argument",
-            flagcxInvalidUsage => c"invalid usage",
-            flagcxRemoteError => c"another rank failed, left, or did not come in time",
-            flagcxInProgress => c"in progress",
-            flagcxUnhandledCCLError => c"the vendor's collective library failed",
-            flagcxNotSupported => c"not supported",
-            _ => c"unknown result code",
-        };
-        text.as_ptr()
+        words(result).as_ptr()
     })
 }
 

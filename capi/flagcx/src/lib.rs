@@ -18,6 +18,7 @@ mod coll;
 mod comm;
 mod devcomm;
 mod device;
+mod flagcx_abi;
 mod group;
 mod handles;
 mod info;
@@ -25,8 +26,6 @@ mod info;
 mod instance;
 mod mem;
 mod onesided;
-mod p2p;
-mod skin;
 #[allow(
     missing_docs,
     dead_code,

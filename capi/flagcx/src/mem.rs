@@ -1,12 +1,30 @@
 //! Memory and its registration.
 
 use crate::boundary::{Out, handle, not_null, null};
+use crate::flagcx_abi::skin::{entry, live};
 use crate::handles::{Registration, registry};
-use crate::skin::{Allocator, allocator, entry, live};
 use crate::types::*;
 use engine::{Code, Error, Result, internal};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+
+/// Which allocator an argument names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Allocator {
+    Ccl,
+    Shmem,
+}
+
+fn allocator(number: flagcxMemAllocator_t) -> Result<Allocator> {
+    match number {
+        flagcxMemCCL => Ok(Allocator::Ccl),
+        flagcxMemSHMEM => Ok(Allocator::Shmem),
+        other => Err(Error::invalid_argument(format!(
+            "allocator is {other}, not flagcxMemCCL ({flagcxMemCCL}) or flagcxMemSHMEM \
+             ({flagcxMemSHMEM})"
+        ))),
+    }
+}
 
 fn no_shmem() -> Error {
     Error::not_supported(

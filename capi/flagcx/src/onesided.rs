@@ -2,7 +2,7 @@
 //! gives on a homogeneous one, which all communicators are here, with a text.
 
 use crate::boundary::Out;
-use crate::skin::{entry, live};
+use crate::flagcx_abi::skin::{entry, live};
 use crate::types::*;
 use engine::{Code, Error, Result};
 use std::ffi::{c_int, c_uint, c_void};

@@ -3,7 +3,7 @@
 use crate::boundary::null;
 use crate::types::{FLAGOS_CONFIG_MAGIC, FLAGOS_MAX_TEXT_BYTES, flagosConfig_t};
 use engine::internal;
-use engine::{Code, Error, Limit, Options, Result, VendorKnobs};
+use engine::{Caller, Code, Error, Limit, Options, Result, VendorKnobs};
 use std::ffi::{CString, c_char};
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ unsafe fn read(pointer: *const flagosConfig_t) -> Result<Options> {
             }
         },
         tiers: words(tiers, "config->tiers")?,
-        not_flagcx: false,
+        caller: Caller::Program,
         vendor: VendorKnobs {
             cga_cluster_size: number(config.cgaClusterSize),
             min_ctas: number(config.minCTAs),

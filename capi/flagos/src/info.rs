@@ -1,10 +1,12 @@
 //! What the library says about itself: version, errors, vendor, log, load report.
 
-use crate::boundary::{Out, entry, handle, text_out, value};
+use crate::boundary::{Out, SizedOut, entry, handle, text_out, value};
 use crate::types::*;
+use crate::{flagcx_abi, plugin};
 use engine::{DataType, internal};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 
 /// Version of this library as one number, as FLAGOS_COMM_VERSION_CODE is that of the header:
 /// major * 10000 + minor * 100 + patch. Not the vendor's; see flagosCommGetInfo for that.
@@ -151,6 +153,42 @@ pub unsafe extern "C" fn flagosGetLoadReportJson(
     entry("flagosGetLoadReportJson", null_mut(), || {
         // SAFETY: the header's contract.
         unsafe { text_out(buffer, size, needed, || Ok(internal::load_report_json())) }
+    })
+}
+
+/// What FlagCX has done through this library's adaptor plugins, in this process. A plugin that FlagCX
+/// refuses is told to nobody, and FlagCX goes on with its own functions: then these numbers stay 0.
+///
+/// @param counters  in: its size (FLAGOS_PLUGIN_COUNTERS_INITIALIZER); out: the numbers, all zero
+///                  behind size on failure. Not NULL.
+///
+/// Threads: any. Operations that other threads are starting may be missing.
+///
+/// @return flagosSuccess; flagosInvalidArgument (NULL, a wrong size); flagosInternalError.
+///
+/// Semantics: this library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flagosGetPluginCounters(
+    counters: *mut flagosPluginCounters_t,
+) -> flagosResult_t {
+    entry("flagosGetPluginCounters", null_mut(), || {
+        // SAFETY: the header's contract.
+        let out = unsafe {
+            SizedOut::new(
+                counters,
+                "counters",
+                "FLAGOS_PLUGIN_COUNTERS_INITIALIZER",
+                size_of::<flagosPluginCounters_t>(),
+            )
+        }?;
+        let answer = flagosPluginCounters_t {
+            size: out.size(),
+            communicators: plugin::communicators().load(Ordering::Relaxed),
+            operations: internal::plugin_operations(),
+            deviceCalls: flagcx_abi::device::calls().load(Ordering::Relaxed),
+        };
+        out.set(&answer);
+        Ok(())
     })
 }
 

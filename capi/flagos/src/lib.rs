@@ -18,12 +18,15 @@ mod coll;
 mod comm;
 mod config;
 mod device;
+#[path = "../../flagcx/src/flagcx_abi/mod.rs"]
+mod flagcx_abi;
 mod group;
 mod info;
 #[path = "../../instance.rs"]
 mod instance;
 mod mem;
 mod p2p;
+mod plugin;
 mod redop;
 #[allow(dead_code, reason = "some constants are for the C side only")]
 mod types;

@@ -231,6 +231,22 @@ pub struct flagosPointerAttributes_t {
     pub device: i32,
 }
 
+/// What FlagCX has done through this library's adaptor plugins. Start from
+/// FLAGOS_PLUGIN_COUNTERS_INITIALIZER. The struct grows at its end only; the library fills what both
+/// headers know and zeroes the rest.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct flagosPluginCounters_t {
+    /// sizeof(flagosPluginCounters_t) of the caller's header.
+    pub size: usize,
+    /// Communicators that were joined through flagcxCCLAdaptorPlugin_v1, also those that are gone.
+    pub communicators: u64,
+    /// Operations that were started on them.
+    pub operations: u64,
+    /// Calls of functions of flagcxDeviceAdaptorPlugin_v1.
+    pub deviceCalls: u64,
+}
+
 /// Receives every line of the log that passes FLAGOSCOMM_LOG: level 1 (error) to 5 (trace), the text
 /// (valid during the call) and the pointer given to flagosSetLogCallback. Called from any thread,
 /// from several at once; must not call this library.
@@ -248,4 +264,5 @@ const _: () = {
     assert!(size_of::<flagosSimInfo_t>() == 24);
     assert!(size_of::<flagosCommInfo_t>() == 24 + 32 + 1024);
     assert!(size_of::<flagosPointerAttributes_t>() == 16);
+    assert!(size_of::<flagosPluginCounters_t>() == 32);
 };

@@ -1,5 +1,7 @@
 //! Builds and finds the C libraries, and compiles C against them.
 
+pub mod cost;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;

@@ -4,7 +4,7 @@
 
 use crate::{Ran, scratch};
 use flagos_comm_testkit::Standins;
-use flagos_comm_testkit::cargo::{libflagos, workspace};
+use flagos_comm_testkit::cargo::{libflagos, release, workspace};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,6 +33,10 @@ fn suite(name: &str, devices: &str, only: &str) -> Suite {
     }
     command
         .env("FAKE_DEVICES", devices)
+        .env(
+            "HW_FLAGCX",
+            release("flagos-comm-capi-flagcx", "libflagcx.so"),
+        )
         .env("HW_QUICK", "1")
         .env("HW_ONLY", only);
     Suite { log, command }
@@ -84,6 +88,14 @@ fn everything_passes() {
         "cost.same_library",
         "cost.one_call",
         "cost.bandwidth",
+        "flagcx-processes",
+        "flagcx-threads",
+        "flagcx-misuse",
+        "plugin-processes",
+        "plugin-threads",
+        "plugin-misuse",
+        "flagcx_cost.plugin_one_call",
+        "flagcx_cost.libflagcx_one_call",
     ] {
         let wanted = format!("PASS  {check}  ");
         assert!(
@@ -108,14 +120,21 @@ fn everything_passes() {
 
 #[test]
 fn a_fault_of_the_vendors_library_is_noticed() {
-    let mut suite = suite("fault", "2", "graph cost");
+    let mut suite = suite("fault", "2", "graph cost flagcx plugin");
     suite
         .command
         .env("FAKE_FAIL", "ncclAllReduce:3@2+")
         .env("HW_PATIENCE", "10");
     let ran = suite.run();
     assert_eq!(ran.code, Some(1), "{}{}", ran.out, ran.err);
-    for name in ["graph.processes.global", "graph.threads.relaxed", "cost"] {
+    for name in [
+        "graph.processes.global",
+        "graph.threads.relaxed",
+        "cost",
+        "flagcx-processes",
+        "plugin-processes",
+        "flagcx_cost",
+    ] {
         assert!(
             lines(&ran, "FAIL").iter().any(|l| l.contains(name)),
             "no failure of {name}:\n{}",

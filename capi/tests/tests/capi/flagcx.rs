@@ -1,6 +1,7 @@
 //! `libflagcx.so` as FlagCX's programs see it: the programs of `tests/c/flagcx`, written against a header of
 //! FlagCX's ABI, on the host tier and over stand-ins of NVIDIA's libraries.
 
+use flagos_comm_capi_tests::cost::{OPERATIONS, at_most_twelve_more};
 use flagos_comm_capi_tests::{
     debug, have, library, release, root, run, scratch, stdout, without_comments,
 };
@@ -344,47 +345,9 @@ fn the_skin_adds_twelve_instructions_at_most() {
     let dir = folder("flagcx-cost");
     let standins = Standins::builder().bare().build();
     let skin = program("cost", &[], &dir);
-    let native = dir.join("native");
-    let soname = dir.join("libflagos_comm.so.0");
-    std::os::unix::fs::symlink(library(), &soname).expect("a link");
-    run(Command::new("gcc")
-        .args(["-g", "-O1", "-DNATIVE"])
-        .arg(format!("-I{}", root().join("include").display()))
-        .arg(source("cost.c"))
-        .arg("-o")
-        .arg(&native)
-        .arg(&soname));
-    let count = |exe: &Path, prefix: &str, op: &str| -> i64 {
-        let mut command = Command::new("valgrind");
-        command
-            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .arg(format!("--toggle-collect={prefix}{op}"))
-            .arg(exe)
-            .arg(op);
-        let out = run(&mut over(command, &dir, &standins));
-        let text = String::from_utf8_lossy(&out.stderr).into_owned();
-        let collected = text
-            .lines()
-            .find_map(|line| line.split_once("Collected : "))
-            .unwrap_or_else(|| panic!("no count: {text}"));
-        collected.1.trim().parse().expect("a number")
-    };
-    for op in [
-        "AllReduce",
-        "Reduce",
-        "ReduceScatter",
-        "AllGather",
-        "Broadcast",
-        "Gather",
-        "Scatter",
-        "AlltoAll",
-        "Send",
-        "Recv",
-    ] {
-        let ours = count(&skin, "flagcx", op);
-        let over = ours - count(&native, "flagos", op);
-        assert!(ours >= 20_000, "{op}: {ours} instructions were counted");
-        println!("{op}: +{} instructions", over as f64 / 1000.0);
-        assert!(over <= 12_000, "{op}: {over} instructions in 1000 calls");
-    }
+    at_most_twelve_more(&OPERATIONS, &dir, &standins.dir, |op| {
+        let mut command = Command::new(&skin);
+        command.arg(op);
+        (command, format!("flagcx{op}"))
+    });
 }

@@ -9,5 +9,6 @@ mod foreign;
 mod header;
 mod install;
 mod life;
+mod plugin;
 mod programs;
 mod secure;

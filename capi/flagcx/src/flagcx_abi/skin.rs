@@ -1,10 +1,11 @@
-//! What all functions of the skin share: FlagCX's result codes, its streams, and what it accepts.
+//! What all functions with FlagCX's ABI share: its result codes, its streams, and what it accepts.
 
+use super::handles::STALE;
+use super::types::*;
 use crate::boundary::{self, handle};
-use crate::handles::STALE;
-use crate::types::*;
+
 use engine::{Code, Error, Result, internal};
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 
 /// FlagCX's code for one of ours: its set ends at 9. There is no default, so that a new code of ours
 /// has to be given a place here.
@@ -127,7 +128,7 @@ pub(crate) unsafe fn checked_operation(
 /// What is refused leaves the entry by a jump with the very same arguments, so that those that are fine stay in
 /// their registers: that saves up to five instructions.
 macro_rules! operation {
-    ($name:literal, $checked:expr, $engine:ident($($arg:ident: $ty:ty),*), $comm:ident, $stream:ident) => {{
+    ($name:expr, $checked:expr, $engine:ident($($arg:ident: $ty:ty),*), $comm:ident, $stream:ident) => {{
         #[cold]
         #[inline(never)]
         extern "C" fn refused(
@@ -137,17 +138,17 @@ macro_rules! operation {
         ) -> flagcxResult_t {
             // Else the compiler takes the arguments that are not looked at out of the list.
             std::hint::black_box(($($arg,)*));
-            $crate::skin::refused($name, $comm, $stream, $checked)
+            $crate::flagcx_abi::skin::refused($name, $comm, $stream, $checked)
         }
         // SAFETY: the contract of the function whose body this is.
         unsafe {
-            $crate::skin::checked_operation(
+            $crate::flagcx_abi::skin::checked_operation(
                 $name,
                 $comm,
                 $stream,
                 $checked,
                 move || refused($($arg,)* $comm, $stream),
-                move |raw| internal::$engine($($arg,)* handle($comm), raw),
+                move |raw| engine::internal::$engine($($arg,)* $crate::boundary::handle($comm), raw),
             )
         }
     }};
@@ -210,25 +211,46 @@ pub(crate) unsafe fn raw_stream(stream: flagcxStream_t) -> Result<*mut c_void> {
     Ok(raw)
 }
 
+/// All meaning of an id is here. Callers that have room for NCCL's id only copy no more, and what is
+/// behind it is whatever was there.
+const MEANING: usize = 128;
+
+/// The id that a caller passes.
+///
+/// # Safety
+/// An id that is not NULL must have these bytes.
+pub(crate) unsafe fn read_id(id: *const flagcxUniqueId) -> Result<[u8; FLAGCX_UNIQUE_ID_BYTES]> {
+    if id.is_null() {
+        return Err(boundary::null("commId"));
+    }
+    let mut whole = [0; FLAGCX_UNIQUE_ID_BYTES];
+    // SAFETY: not NULL, so valid by this function's contract; bytes have no alignment.
+    let meaning = unsafe { id.cast::<[u8; MEANING]>().read() };
+    whole[..MEANING].copy_from_slice(&meaning);
+    Ok(whole)
+}
+
+/// The native library's FLAGOS_SUSPEND_MEM, the only kind that there is.
+pub(crate) const SUSPEND_MEMORY: i32 = 1;
+
+/// A sentence for one of FlagCX's result codes.
+pub(crate) fn words(result: flagcxResult_t) -> &'static CStr {
+    match result {
+        flagcxSuccess => c"no error",
+        flagcxUnhandledDeviceError => c"a call to the accelerator's driver failed",
+        flagcxSystemError => c"the operating system refused a request",
+        flagcxInternalError => c"internal error",
+        flagcxInvalidArgument => c"invalid argument",
+        flagcxInvalidUsage => c"invalid usage",
+        flagcxRemoteError => c"another rank failed, left, or did not come in time",
+        flagcxInProgress => c"in progress",
+        flagcxUnhandledCCLError => c"the vendor's collective library failed",
+        flagcxNotSupported => c"not supported",
+        _ => c"unknown result code",
+    }
+}
+
 /// Refuses a handle that is no live communicator.
 pub(crate) fn live(comm: flagcxComm_t) -> Result<()> {
     internal::comm_count(handle(comm)).map(drop)
-}
-
-/// Which allocator an argument names.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Allocator {
-    Ccl,
-    Shmem,
-}
-
-pub(crate) fn allocator(number: flagcxMemAllocator_t) -> Result<Allocator> {
-    match number {
-        flagcxMemCCL => Ok(Allocator::Ccl),
-        flagcxMemSHMEM => Ok(Allocator::Shmem),
-        other => Err(Error::invalid_argument(format!(
-            "allocator is {other}, not flagcxMemCCL ({flagcxMemCCL}) or flagcxMemSHMEM \
-             ({flagcxMemSHMEM})"
-        ))),
-    }
 }
