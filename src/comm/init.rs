@@ -180,7 +180,8 @@ fn tiers(options: &Options) -> Result<Vec<Tier>> {
     }
     match order.is_empty() {
         true => Err(Error::invalid_argument(
-            "the flagcx tier alone is asked for, by a call that came from FlagCX",
+            "the flagcx tier alone is asked for, by a call that came from FlagCX or that can't have it: a \
+             drop-in library never uses FlagCX",
         )),
         false => Ok(order),
     }

@@ -2,6 +2,7 @@
 //! destroy.
 
 pub(crate) mod agree;
+pub(crate) mod below;
 pub(crate) mod call;
 pub(crate) mod end;
 pub(crate) mod group;

@@ -72,8 +72,12 @@ pub struct Options {
     pub device: Option<i32>,
     /// Tiers to try in this order (`native`, `flagcx`, `host`), comma-separated; `None` is the default order.
     pub tiers: Option<String>,
-    /// Never the tier `flagcx`: the call comes from FlagCX, or from a program that takes us for it.
+    /// Never the tier `flagcx`: the call comes from FlagCX, or from a program that takes us for it or for what
+    /// is below it.
     pub not_flagcx: bool,
+    /// What of the vendor's settings (non-blocking mode too) its library lacks is left out and logged. Else
+    /// it is an error.
+    pub knobs_are_hints: bool,
     /// Settings of the vendor's library.
     pub vendor: VendorKnobs,
 }

@@ -1,7 +1,7 @@
 //! A communicator's life.
 
 use crate::boundary::{Out, handle, null, out_comm};
-use crate::handles::registry;
+use crate::registry::registry;
 use crate::skin::{entry, entry_with_state, live, state};
 use crate::types::*;
 use engine::internal;

@@ -26,6 +26,9 @@ mod instance;
 mod mem;
 mod onesided;
 mod p2p;
+#[allow(dead_code, reason = "the library under NCCL's names needs more of it")]
+#[path = "../../registry.rs"]
+mod registry;
 mod skin;
 #[allow(
     missing_docs,

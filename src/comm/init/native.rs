@@ -27,6 +27,9 @@ use std::time::Duration;
 pub(crate) fn vendor_options(options: &Options) -> Result<CommOptions> {
     let knobs = &options.vendor;
     let mut out = CommOptions::default();
+    if options.knobs_are_hints {
+        out.set_hints();
+    }
     if options.vendor_nonblocking {
         out.set(Knob::Blocking, 0);
     }
