@@ -1,0 +1,466 @@
+/*
+ * libnccl.so.2 as a program of NCCL's uses it: found by that name (LD_LIBRARY_PATH has ours in front), one process with
+ * one thread and two devices, and two processes, every operation checked; non-blocking communicators. The real NCCL
+ * below must be one copy, and not ours.
+ */
+#include "hw.h"
+
+#include "../fakevendor/abi/nccl.h"
+
+#include <limits.h>
+
+#define NC(X)                                                                                      \
+    X(GetVersion) X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRank)                 \
+    X(CommInitRankConfig) X(CommInitRankScalable) X(CommInitAll) X(CommFinalize) X(CommDestroy)    \
+    X(CommAbort) X(CommRevoke) X(CommSplit) X(CommShrink) X(CommGetAsyncError) X(CommCount)        \
+    X(CommCuDevice) X(CommUserRank) X(RedOpCreatePreMulSum) X(RedOpDestroy) X(Reduce) X(Bcast)     \
+    X(Broadcast) X(AllReduce) X(ReduceScatter) X(AllGather) X(AlltoAll) X(Gather) X(Scatter)       \
+    X(Send) X(Recv) X(GroupStart) X(GroupEnd) X(GroupSimulateEnd) X(MemAlloc) X(MemFree)           \
+    X(CommRegister) X(CommDeregister) X(CommWindowRegister) X(CommWindowDeregister)
+#define NC_MEMBER(name) __typeof__(&nccl##name) name;
+static struct {
+    NC(NC_MEMBER)
+} D;
+
+/* The call succeeds. */
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        int nc_r = (int)D.call;                                                                    \
+        if (nc_r != 0) complain(__LINE__, "nccl%s: %d, %s", #call, nc_r, D.GetLastError(NULL));    \
+    } while (0)
+
+static void *drop_in;
+
+static void load_drop_in(void)
+{
+    load_cuda();
+    drop_in = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (drop_in == NULL) give_up("%s", dlerror());
+#define NC_LOOK(name)                                                                              \
+    *(void **)&D.name = dlsym(drop_in, "nccl" #name);                                              \
+    if (D.name == NULL) give_up("%s", dlerror());
+    NC(NC_LOOK)
+}
+
+/* Files of this name in the process; that of ours counts apart. */
+static void copies(int *real, char *path, int *ours)
+{
+    char line[PATH_MAX + 128], own[PATH_MAX] = "", last[PATH_MAX] = "";
+    Dl_info where;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    *real = *ours = 0;
+    if (dladdr((void *)(size_t)D.AllReduce, &where) == 0 || realpath(where.dli_fname, own) == NULL) own[0] = 0;
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
+        char *file = strchr(line, '/');
+        if (file == NULL || strstr(file, "libnccl") == NULL) continue;
+        file[strcspn(file, "\n")] = 0;
+        if (strcmp(file, last) == 0) continue;
+        snprintf(last, sizeof last, "%s", file);
+        if (strcmp(file, own) == 0) *ours = 1;
+        else {
+            *real += 1;
+            snprintf(path, PATH_MAX, "%s", file);
+        }
+    }
+    if (maps != NULL) fclose(maps);
+}
+
+static void check_copies(void)
+{
+    int real, ours;
+    char path[PATH_MAX] = "none";
+    EXPECT(dlsym(drop_in, "flagos_comm_instance") != NULL, "libnccl.so.2 is not ours");
+    copies(&real, path, &ours);
+    EXPECT(ours, "ours is not mapped");
+    EXPECT(real == 1, "%d copies of the real NCCL are mapped, the last is %s", real, path);
+}
+
+/* ---- a rank ---- */
+
+enum { count = 20000, most = 2 };
+
+struct one {
+    int rank, device;
+    ncclComm_t comm;
+    Stream stream;
+    float *in, *out, *host;
+};
+
+static cudaStream_t on(const struct one *o)
+{
+    return (cudaStream_t)o->stream;
+}
+
+static void prepare(struct one *o, int rank)
+{
+    o->rank = o->device = rank;
+    set_device(rank);
+    CUDA(StreamCreateWithFlags(&o->stream, 1));
+    o->in = device_memory(most * count * sizeof(float));
+    o->out = device_memory(most * count * sizeof(float));
+    o->host = malloc(most * count * sizeof(float));
+}
+
+static void give_back(struct one *o)
+{
+    set_device(o->device);
+    CUDA(StreamDestroy(o->stream));
+    CUDA(Free(o->in));
+    CUDA(Free(o->out));
+    free(o->host);
+}
+
+enum op { all_reduce, reduce, broadcast, bcast, all_gather, reduce_scatter, all_to_all, gather, scatter, ring, premul, ops };
+static const char *const op_names[ops] = {
+    "AllReduce", "Reduce", "Broadcast", "Bcast", "AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter",
+    "Send and Recv", "PreMulSum",
+};
+
+static float sum_at(size_t i, int n, int round)
+{
+    float sum = 0;
+    int rank;
+    for (rank = 0; rank < n; rank++) sum += value(rank, i, round);
+    return sum;
+}
+
+static void start(const struct one *o, enum op op, int n, int root, ncclRedOp_t custom)
+{
+    int next = (o->rank + 1) % n, before = (o->rank + n - 1) % n;
+    int is_root = o->rank == root;
+    switch (op) {
+    case all_reduce: OK(AllReduce(o->in, o->out, count, ncclFloat32, ncclSum, o->comm, on(o))); break;
+    case reduce: OK(Reduce(o->in, is_root ? o->out : NULL, count, ncclFloat32, ncclSum, root, o->comm, on(o))); break;
+    case broadcast: OK(Broadcast(is_root ? o->in : NULL, o->out, count, ncclFloat32, root, o->comm, on(o))); break;
+    case bcast: OK(Bcast(is_root ? o->in : o->out, count, ncclFloat32, root, o->comm, on(o))); break;
+    case all_gather: OK(AllGather(o->in, o->out, count, ncclFloat32, o->comm, on(o))); break;
+    case reduce_scatter: OK(ReduceScatter(o->in, o->out, count, ncclFloat32, ncclSum, o->comm, on(o))); break;
+    case all_to_all: OK(AlltoAll(o->in, o->out, count, ncclFloat32, o->comm, on(o))); break;
+    case gather: OK(Gather(o->in, is_root ? o->out : NULL, count, ncclFloat32, root, o->comm, on(o))); break;
+    case scatter: OK(Scatter(is_root ? o->in : NULL, o->out, count, ncclFloat32, root, o->comm, on(o))); break;
+    case ring:
+        OK(GroupStart());
+        OK(Send(o->in, count, ncclFloat32, next, o->comm, on(o)));
+        OK(Recv(o->out, count, ncclFloat32, before, o->comm, on(o)));
+        OK(GroupEnd());
+        break;
+    case premul: OK(AllReduce(o->in, o->out, count, ncclFloat32, custom, o->comm, on(o))); break;
+    case ops: break;
+    }
+}
+
+/* What stands at an index of a rank's result; the rank has n * count elements of value() as input. */
+static int expected(const struct one *o, enum op op, int n, int root, int round, size_t i, float *want)
+{
+    size_t block = i / count, at = i % count;
+    int is_root = o->rank == root;
+    switch (op) {
+    case all_reduce: *want = sum_at(i, n, round); return i < count;
+    case premul: *want = 2 * sum_at(i, n, round); return i < count;
+    case reduce: *want = sum_at(i, n, round); return i < count && is_root;
+    case broadcast: *want = value(root, i, round); return i < count;
+    case bcast: *want = value(root, i, round); return i < count && !is_root;
+    case all_gather: *want = value((int)block, at, round); return 1;
+    case reduce_scatter: *want = sum_at((size_t)o->rank * count + at, n, round); return i < count;
+    case all_to_all: *want = value((int)block, (size_t)o->rank * count + at, round); return 1;
+    case gather: *want = value((int)block, at, round); return is_root;
+    case scatter: *want = value(root, (size_t)o->rank * count + at, round); return i < count;
+    case ring: *want = value((o->rank + n - 1) % n, i, round); return i < count;
+    case ops: break;
+    }
+    return 0;
+}
+
+/* Every operation on the ranks of this thread, in a group if they are several. */
+static void every_operation(struct one *ones, int here, int n)
+{
+    int op, i;
+    size_t at;
+    ncclRedOp_t custom[most] = {0};
+    float two = 2;
+    for (i = 0; i < here; i++) OK(RedOpCreatePreMulSum(&custom[i], &two, ncclFloat32, ncclScalarHostImmediate, ones[i].comm));
+    for (op = 0; op < ops; op++) {
+        int root = op % n, round = op + 1;
+        for (i = 0; i < here; i++) {
+            set_device(ones[i].device);
+            upload(ones[i].in, (size_t)n * count, ones[i].rank, round);
+            CUDA(Memset(ones[i].out, 0xff, (size_t)n * count * sizeof(float)));
+            CUDA(DeviceSynchronize());
+        }
+        if (here < n) meet();
+        if (here > 1) OK(GroupStart());
+        for (i = 0; i < here; i++) start(&ones[i], (enum op)op, n, root, custom[i]);
+        if (here > 1) OK(GroupEnd());
+        for (i = 0; i < here; i++) {
+            size_t wrong = 0, first = 0;
+            float want = 0;
+            set_device(ones[i].device);
+            CUDA(StreamSynchronize(ones[i].stream));
+            CUDA(Memcpy(ones[i].host, ones[i].out, (size_t)n * count * sizeof(float), to_host));
+            for (at = 0; at < (size_t)n * count; at++) {
+                if (expected(&ones[i], (enum op)op, n, root, round, at, &want) && ones[i].host[at] != want && wrong++ == 0) {
+                    first = at;
+                }
+            }
+            if (wrong != 0) {
+                expected(&ones[i], (enum op)op, n, root, round, first, &want);
+                complain(__LINE__, "%s: %zu values of rank %d are wrong, the first at %zu: %g instead of %g", op_names[op],
+                         wrong, ones[i].rank, first, ones[i].host[first], want);
+            }
+        }
+    }
+    for (i = 0; i < here; i++) OK(RedOpDestroy(custom[i], ones[i].comm));
+}
+
+static void check_place(const struct one *o, int n)
+{
+    int ranks = -1, rank = -1, device = -1;
+    OK(CommCount(o->comm, &ranks));
+    OK(CommUserRank(o->comm, &rank));
+    OK(CommCuDevice(o->comm, &device));
+    EXPECT(ranks == n && rank == o->rank && device == o->device, "rank %d of %d on device %d", rank, ranks, device);
+}
+
+/* ---- one process, one thread, two devices: the shape of nccl-tests ---- */
+
+static void single(int unused)
+{
+    struct one ones[most];
+    ncclUniqueId id;
+    ncclComm_t comms[most];
+    ncclResult_t result;
+    ncclSimInfo_t sim = {sizeof sim, NCCL_SIM_MAGIC, 22800, 0};
+    int i, version = 0, real, ours;
+    char path[PATH_MAX] = "none";
+    load_drop_in();
+    for (i = 0; i < most; i++) prepare(&ones[i], i);
+
+    OK(CommInitAll(comms, most, NULL));
+    OK(GetVersion(&version));
+    check_copies();
+    copies(&real, path, &ours);
+    report(unused, "loaded", "libnccl.so.2 is ours, version %d; the one below is %s", version, path);
+    for (i = 0; i < most; i++) {
+        ones[i].comm = comms[i];
+        check_place(&ones[i], most);
+    }
+    every_operation(ones, most, most);
+    for (i = 0; i < most; i++) OK(CommDestroy(comms[i]));
+    report(unused, "init_all", "ncclCommInitAll on %d devices, %d operations", most, ops);
+
+    OK(GetUniqueId(&id));
+    OK(GroupStart());
+    for (i = 0; i < most; i++) {
+        set_device(i);
+        OK(CommInitRank(&ones[i].comm, most, id, i));
+    }
+    OK(GroupEnd());
+    for (i = 0; i < most; i++) check_place(&ones[i], most);
+    every_operation(ones, most, most);
+    report(unused, "init_in_group", "ncclCommInitRank of %d ranks in a group of one thread, %d operations", most, ops);
+
+    OK(GroupStart());
+    for (i = 0; i < most; i++) start(&ones[i], all_reduce, most, 0, ncclSum);
+    result = D.GroupSimulateEnd(&sim);
+    EXPECT(result == ncclSuccess && sim.estimatedTime > 0, "result %d, %g us: %s", (int)result, (double)sim.estimatedTime,
+           D.GetLastError(NULL));
+    every_operation(ones, most, most);
+    report(unused, "simulate", "an all-reduce of %d elements is estimated at %g us; operations are right afterwards", count,
+           (double)sim.estimatedTime);
+
+    OK(GroupStart());
+    for (i = 0; i < most; i++) OK(CommSplit(ones[i].comm, 0, -i, &comms[i], NULL));
+    OK(GroupEnd());
+    for (i = 0; i < most; i++) {
+        struct one child = ones[i];
+        child.comm = comms[i];
+        child.rank = most - 1 - i;
+        check_place(&child, most);
+        OK(CommDestroy(comms[i]));
+    }
+    report(unused, "split_in_group", "the ranks of one thread split, in another order");
+
+    for (i = 0; i < most; i++) OK(CommFinalize(ones[i].comm));
+    for (i = 0; i < most; i++) OK(CommDestroy(ones[i].comm));
+    report(unused, "end", "finalized and destroyed one after the other by one thread");
+    for (i = 0; i < most; i++) give_back(&ones[i]);
+}
+
+/* ---- two processes ---- */
+
+static ncclUniqueId shared_id(int rank)
+{
+    ncclUniqueId id;
+    meet();
+    if (rank == 0) {
+        OK(GetUniqueId(&id));
+        memcpy(&S->nccl_id, &id, sizeof id);
+    }
+    meet();
+    memcpy(&id, &S->nccl_id, sizeof id);
+    meet();
+    return id;
+}
+
+static ncclConfig_t config_of(size_t size, unsigned version)
+{
+    ncclConfig_t c;
+    int *word = (int *)&c, *end = (int *)(&c + 1);
+    while (word < end) *word++ = NCCL_UNDEF_INT;
+    c.size = size;
+    c.magic = NCCL_CONFIG_MAGIC;
+    c.version = version;
+    c.netName = c.commName = NULL;
+    return c;
+}
+
+static void two(int rank)
+{
+    static const struct { size_t size; unsigned version; } headers[] = {{24, 21400}, {48, 21800}, {80, 22809}, {120, 23203}};
+    struct one o;
+    ncclComm_t child = NULL, none = (ncclComm_t)(size_t)1;
+    ncclResult_t result, state = ncclInProgress;
+    void *memory = NULL, *handle = NULL;
+    ncclWindow_t window = NULL;
+    size_t i;
+    load_drop_in();
+    prepare(&o, rank);
+    for (i = 0; i < sizeof headers / sizeof *headers; i++) {
+        ncclConfig_t config = config_of(headers[i].size, headers[i].version);
+        ncclUniqueId id = shared_id(rank);
+        if (headers[i].size >= 80) {
+            config.commName = "hardware";
+            config.splitShare = 1;
+        }
+        OK(CommInitRankConfig(&o.comm, 2, id, rank, &config));
+        check_place(&o, 2);
+        every_operation(&o, 1, 2);
+        if (i + 1 < sizeof headers / sizeof *headers) OK(CommDestroy(o.comm));
+    }
+    check_copies();
+    report(rank, "operations", "%d operations on communicators of configs of 24, 48, 80 and 120 bytes", ops);
+
+    OK(CommSplit(o.comm, 0, 1 - rank, &child, NULL));
+    {
+        struct one c = o;
+        c.comm = child;
+        c.rank = 1 - rank;
+        check_place(&c, 2);
+        every_operation(&c, 1, 2);
+    }
+    OK(CommDestroy(child));
+    OK(CommSplit(o.comm, rank == 0 ? 0 : NCCL_SPLIT_NOCOLOR, 0, &none, NULL));
+    EXPECT((none == NULL) == (rank == 1), "a rank without a colour got %p", (void *)none);
+    if (none != NULL) OK(CommDestroy(none));
+    report(rank, "split", "another order, %d operations; a rank without a colour gets NULL", ops);
+
+    OK(MemAlloc(&memory, 1 << 20));
+    OK(CommRegister(o.comm, memory, 1 << 20, &handle));
+    OK(CommDeregister(o.comm, handle));
+    result = D.CommDeregister(o.comm, handle);
+    EXPECT(result == ncclInvalidArgument, "a registration that is gone gave %d", (int)result);
+    if (number_from("HW_SYMMETRIC", 0)) {
+        OK(CommWindowRegister(o.comm, memory, 1 << 20, &window, 1));
+        EXPECT(window != NULL, "no window");
+        OK(CommWindowDeregister(o.comm, window));
+    }
+    OK(MemFree(memory));
+    report(rank, "memory", "allocated, registered%s", window ? ", a symmetric window" : "");
+
+    OK(CommGetAsyncError(o.comm, &state));
+    EXPECT(state == ncclSuccess, "state %d", (int)state);
+    result = D.AllReduce(o.in, o.out, count, (ncclDataType_t)99, ncclSum, o.comm, on(&o));
+    EXPECT(result == ncclInvalidArgument && strstr(D.GetLastError(o.comm), "99") != NULL, "%d: %s", (int)result,
+           D.GetLastError(o.comm));
+    every_operation(&o, 1, 2);
+    report(rank, "refused", "a bad data type is ncclInvalidArgument with a text, and harms nothing");
+
+    OK(CommFinalize(o.comm));
+    OK(CommDestroy(o.comm));
+    result = D.CommDestroy(o.comm);
+    EXPECT(result == ncclInvalidArgument, "a second destroy gave %d", (int)result);
+    give_back(&o);
+    report(rank, "end", "finalized and destroyed; a second destroy is ncclInvalidArgument");
+}
+
+/* ---- non-blocking ---- */
+
+static int waits;
+
+/* Waits until the state is known. */
+static void settle(ncclComm_t comm, ncclResult_t given, const char *what)
+{
+    ncclResult_t state = given;
+    double until = now() + 60;
+    if (given != ncclSuccess && given != ncclInProgress) {
+        complain(__LINE__, "%s: %d, %s", what, (int)given, D.GetLastError(comm));
+        return;
+    }
+    waits += given == ncclInProgress;
+    while (now() < until) {
+        ncclResult_t asked = D.CommGetAsyncError(comm, &state);
+        if (asked != ncclSuccess) {
+            complain(__LINE__, "%s: asking gave %d, %s", what, (int)asked, D.GetLastError(NULL));
+            return;
+        }
+        if (state != ncclInProgress) break;
+        pause_ms(1);
+    }
+    EXPECT(state == ncclSuccess, "%s: state %d, %s", what, (int)state, D.GetLastError(comm));
+}
+
+static void nonblocking(int rank)
+{
+    struct one o;
+    ncclConfig_t config = config_of(80, 22809);
+    ncclComm_t child = NULL;
+    ncclResult_t result;
+    ncclUniqueId id;
+    int round;
+    load_drop_in();
+    prepare(&o, rank);
+    config.blocking = 0;
+    id = shared_id(rank);
+    result = D.CommInitRankConfig(&o.comm, 2, id, rank, &config);
+    EXPECT(result == ncclInProgress, "the init gave %d", (int)result);
+    settle(o.comm, result, "init");
+    check_place(&o, 2);
+    for (round = 0; round < 5; round++) {
+        upload(o.in, count, rank, round);
+        settle(o.comm, D.AllReduce(o.in, o.out, count, ncclFloat32, ncclSum, o.comm, on(&o)), "AllReduce");
+        CUDA(StreamSynchronize(o.stream));
+        expect_sum(__LINE__, o.out, count, round, 1);
+        settle(o.comm, D.GroupStart(), "GroupStart");
+        settle(o.comm, D.Send(o.in, count, ncclFloat32, 1 - rank, o.comm, on(&o)), "Send");
+        settle(o.comm, D.Recv(o.out, count, ncclFloat32, 1 - rank, o.comm, on(&o)), "Recv");
+        settle(o.comm, D.GroupEnd(), "GroupEnd");
+        CUDA(StreamSynchronize(o.stream));
+        expect_values(__LINE__, o.out, count, 1 - rank, round);
+    }
+    report(rank, "operations", "%d calls said ncclInProgress, all results are right", waits);
+    settle(o.comm, D.CommSplit(o.comm, 0, rank, &child, &config), "CommSplit");
+    if (child == NULL) give_up("no child");
+    settle(child, ncclSuccess, "the child");
+    {
+        struct one c = o;
+        c.comm = child;
+        check_place(&c, 2);
+        upload(o.in, count, rank, 9);
+        settle(child, D.AllReduce(o.in, o.out, count, ncclFloat32, ncclSum, child, on(&o)), "AllReduce of the child");
+        CUDA(StreamSynchronize(o.stream));
+        expect_sum(__LINE__, o.out, count, 9, 1);
+    }
+    OK(CommAbort(child));
+    report(rank, "split", "the child works and is aborted");
+    settle(o.comm, D.CommFinalize(o.comm), "CommFinalize");
+    OK(CommDestroy(o.comm));
+    give_back(&o);
+    report(rank, "end", "finalized and destroyed");
+}
+
+static const struct scenario list[] = {
+    {"nccl.single", alone, 2, 120, single, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
+    {"nccl.processes", processes, 2, 120, two, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
+    {"nccl.nonblocking", processes, 2, 90, nonblocking, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
+};
+HW_MAIN(list)
