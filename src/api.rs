@@ -229,7 +229,7 @@ impl Communicator {
     /// # Errors
     /// `Timeout`, `RemoteError`, and what the vendor reports.
     pub fn finalize(&self) -> Result<()> {
-        internal::comm_finalize(self.handle)
+        internal::comm_finalize(self.handle).map(drop)
     }
 
     /// Ends every wait of this rank, from any thread, and tells the others.

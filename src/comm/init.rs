@@ -16,7 +16,7 @@ pub(crate) use tiers::{vote_code, vote_texts};
 use super::agree::{self, Common, RankInfo};
 use super::options::{Limit, Options};
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, Made, Parts, Ranks, group, rare, watch};
+use super::{Backend, Comm, Made, Parts, Ranks, UnderWay, group, rare, watch};
 use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::{self, IdContent};
 use crate::config::{self, DeviceMode, Tier};
@@ -80,6 +80,17 @@ pub(crate) enum Work {
     Shrink(Box<Shrink>),
 }
 
+impl Work {
+    /// The communicator that a child is made of.
+    fn parent(&self) -> Option<Handle> {
+        match self {
+            Work::Init(_) => None,
+            Work::Split { parent, .. } => Some(*parent),
+            Work::Shrink(shrink) => Some(shrink.parent),
+        }
+    }
+}
+
 /// What a shrink is about.
 #[derive(Debug)]
 pub(crate) struct Shrink {
@@ -103,10 +114,18 @@ impl Pending {
     /// Runs it on a thread of its own; [`super::end::comm_async_error`] tells how it goes.
     fn run_in_background(self) -> Result<()> {
         self.deliver();
+        // The parent of a split is busy with it.
+        let busy = self
+            .work
+            .parent()
+            .and_then(|parent| table::get(parent).ok()?.parts().ok())
+            .map(|parts| UnderWay::begin(&parts));
         let spawned = std::thread::Builder::new()
             .name("flagos-init".into())
             .spawn(move || {
-                let Err(error) = run(&self) else { return };
+                let outcome = run(&self);
+                drop(busy);
+                let Err(error) = outcome else { return };
                 log::warn!("{error}");
                 let place = place(self.handle);
                 if place.is_live(self.handle) {

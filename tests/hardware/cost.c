@@ -1,7 +1,8 @@
 /*
  * Cost of a call and bandwidth, ours and direct NCCL, in one run and in the same two processes: blocks alternate (ours, direct,
  * ours, direct, ...), and each figure is the median over pairs of neighbours. Between two blocks of direct calls stands the
- * noise of the method. Writes cost.json into HW_LOG.
+ * noise of the method. Ours is libflagos_comm.so in the scenario cost, and in drop_in what the loader finds as libnccl.so.2.
+ * Writes SCENARIO.json into HW_LOG.
  */
 #include "hw.h"
 
@@ -22,21 +23,26 @@ static double quantile(double *values, int n, double q)
     return values[at];
 }
 
+enum way { ours, direct };
+enum { float32 = 7, sum = 0 }; /* in both libraries */
+
+typedef int AllReduce(const void *, void *, size_t, int, int, void *, Stream);
+
+struct side {
+    AllReduce *all_reduce;
+    void *comm;
+};
+
 struct both {
     struct rank r;
-    void *direct; /* NCCL's own communicator of the same ranks */
+    struct side side[2]; /* of the same ranks */
     void *in, *out;
 };
 
-enum way { ours, direct };
-
 static void call(struct both *b, enum way way, size_t count)
 {
-    if (way == ours) {
-        FLAGOS(AllReduce(b->in, b->out, count, flagosFloat32, flagosSum, b->r.comm, stream_of(&b->r)));
-    } else {
-        NCCL(AllReduce(b->in, b->out, count, 7, 0, b->direct, b->r.stream));
-    }
+    int result = b->side[way].all_reduce(b->in, b->out, count, float32, sum, b->side[way].comm, b->r.stream);
+    EXPECT(result == 0, "%s: %d", way == ours ? "ours" : "direct", result);
 }
 
 /* Nanoseconds of host time for one call, out of `calls` in a row; the stream is empty before and after, outside the clock. */
@@ -44,20 +50,12 @@ static double host_cost(struct both *b, enum way way, int calls)
 {
     double start, took;
     int i, bad = 0;
+    AllReduce *all_reduce = b->side[way].all_reduce;
+    void *comm = b->side[way].comm;
     CUDA(StreamSynchronize(b->r.stream));
-    if (way == ours) {
-        start = now();
-        for (i = 0; i < calls; i++) {
-            bad |= F.AllReduce(b->in, b->out, 2, flagosFloat32, flagosSum, b->r.comm, stream_of(&b->r));
-        }
-        took = now() - start;
-    } else {
-        start = now();
-        for (i = 0; i < calls; i++) {
-            bad |= N.AllReduce(b->in, b->out, 2, 7, 0, b->direct, b->r.stream);
-        }
-        took = now() - start;
-    }
+    start = now();
+    for (i = 0; i < calls; i++) bad |= all_reduce(b->in, b->out, 2, float32, sum, comm, b->r.stream);
+    took = now() - start;
     EXPECT(bad == 0, "%s: a call failed", way == ours ? "ours" : "direct");
     CUDA(StreamSynchronize(b->r.stream));
     return took / calls * 1e9;
@@ -150,12 +148,59 @@ static void say_cost(int rank, const char *name, const struct cost *c, int gated
            c->control_low, c->control_high, c->pairs, c->calls);
 }
 
-static void compare(int rank)
+/* The file of NCCL that ours is over. */
+static void connect_library(struct both *b, char *file)
 {
-    struct both b;
+    flagosCommInfo_t info = FLAGOS_COMM_INFO_INITIALIZER;
+    load_nccl();
+    load_ours();
+    b->r = join(b->r.rank, NULL);
+    b->side[ours].all_reduce = (AllReduce *)F.AllReduce;
+    b->side[ours].comm = b->r.comm;
+    FLAGOS(CommGetInfo(b->r.comm, &info));
+    if (realpath(info.libraryPath, file) == NULL) file[0] = 0;
+}
+
+static int (*drop_in_destroy)(void *);
+
+static void connect_drop_in(struct both *b, char *file)
+{
+    int (*id_of)(NcclId *), (*init)(void **, int, NcclId, int), result = 0;
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    char line[PATH_MAX + 128], own[PATH_MAX] = "";
+    Dl_info where;
+    FILE *maps;
+    NcclId id;
+    if (library == NULL || dlsym(library, "flagos_comm_instance") == NULL) give_up("libnccl.so.2 is not ours");
+    *(void **)&id_of = dlsym(library, "ncclGetUniqueId");
+    *(void **)&init = dlsym(library, "ncclCommInitRank");
+    *(void **)&drop_in_destroy = dlsym(library, "ncclCommDestroy");
+    *(void **)&b->side[ours].all_reduce = dlsym(library, "ncclAllReduce");
+    set_device(b->r.rank);
+    CUDA(StreamCreateWithFlags(&b->r.stream, 1));
+    if (b->r.rank == 0) result = id_of(&S->nccl_id);
+    meet();
+    id = S->nccl_id;
+    meet();
+    result = result ? result : init(&b->side[ours].comm, 2, id, b->r.rank);
+    if (result != 0) give_up("init over libnccl.so.2: %d", result);
+    /* What else of that name is in the process now is what ours is over. */
+    if (dladdr((void *)(size_t)b->side[ours].all_reduce, &where) == 0 || realpath(where.dli_fname, own) == NULL) own[0] = 0;
+    maps = fopen("/proc/self/maps", "r");
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
+        char *at = strchr(line, '/');
+        if (at == NULL || strstr(at, "libnccl") == NULL) continue;
+        at[strcspn(at, "\n")] = 0;
+        if (strcmp(at, own) != 0) snprintf(file, PATH_MAX, "%s", at);
+    }
+    if (maps != NULL) fclose(maps);
+}
+
+static void compare(int rank, void (*connect)(struct both *, char *))
+{
+    struct both b = {.r.rank = rank};
     struct cost lone, row_of;
     struct row rows[max_sizes];
-    flagosCommInfo_t info = FLAGOS_COMM_INFO_INITIALIZER;
     char direct_file[PATH_MAX] = "?", our_file[PATH_MAX] = "?";
     Dl_info where;
     int n = 0, i, version = 0, small = quick(), gated = !small && number_from("HW_STANDIN", 0) == 0;
@@ -163,15 +208,14 @@ static void compare(int rank)
     void *event[2];
 
     load_cuda();
-    load_nccl();
-    load_ours();
-    b.r = join(rank, NULL);
+    connect(&b, our_file);
+    /* The drop-in has to find the other one by itself first. */
+    if (N.AllReduce == NULL) load_nccl();
     if (rank == 0) NCCL(GetUniqueId(&S->nccl_id));
     meet();
-    NCCL(CommInitRank(&b.direct, 2, S->nccl_id, rank));
-    if (b.direct == NULL) give_up("no communicator of NCCL");
-    FLAGOS(CommGetInfo(b.r.comm, &info));
-    if (realpath(info.libraryPath, our_file) == NULL) our_file[0] = 0;
+    NCCL(CommInitRank(&b.side[direct].comm, 2, S->nccl_id, rank));
+    b.side[direct].all_reduce = N.AllReduce;
+    if (b.side[direct].comm == NULL) give_up("no communicator of NCCL");
     if (dladdr((void *)(size_t)N.AllReduce, &where) != 0 && realpath(where.dli_fname, direct_file) == NULL) direct_file[0] = 0;
     NCCL(GetVersion(&version));
     EXPECT(strcmp(our_file, direct_file) == 0, "ours is over %s, direct over %s", our_file, direct_file);
@@ -234,7 +278,7 @@ static void compare(int rank)
     if (rank == 0 && getenv("HW_LOG") != NULL) {
         char path[PATH_MAX];
         FILE *f;
-        snprintf(path, sizeof path, "%s/cost.json", getenv("HW_LOG"));
+        snprintf(path, sizeof path, "%s/%s.json", getenv("HW_LOG"), scenario_name);
         f = fopen(path, "w");
         if (f == NULL) give_up("%s can't be written", path);
         fprintf(f, "{\n  \"operation\": \"all_reduce\", \"datatype\": \"float32\", \"ranks\": 2, \"nccl_version\": %d, \"standin\": %d,\n", version,
@@ -252,11 +296,24 @@ static void compare(int rank)
         fprintf(f, "  ]\n}\n");
         fclose(f);
     }
-    NCCL(CommDestroy(b.direct));
-    leave(&b.r);
+    NCCL(CommDestroy(b.side[direct].comm));
+    if (b.r.comm != NULL) FLAGOS(CommDestroy(b.r.comm));
+    else EXPECT(drop_in_destroy(b.side[ours].comm) == 0, "the destroy failed");
+    CUDA(StreamDestroy(b.r.stream));
+}
+
+static void cost(int rank)
+{
+    compare(rank, connect_library);
+}
+
+static void cost_of_drop_in(int rank)
+{
+    compare(rank, connect_drop_in);
 }
 
 static const struct scenario list[] = {
-    {"cost", processes, 2, 150, compare, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
+    {"cost", processes, 2, 150, cost, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
+    {"drop_in", processes, 2, 150, cost_of_drop_in, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
 };
 HW_MAIN(list)

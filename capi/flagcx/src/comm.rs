@@ -79,7 +79,7 @@ pub unsafe extern "C" fn flagcxCommInitRank(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagcxCommFinalize(comm: flagcxComm_t) -> flagcxResult_t {
     entry("flagcxCommFinalize", comm, || {
-        internal::comm_finalize(handle(comm))
+        internal::comm_finalize(handle(comm)).map(drop)
     })
 }
 

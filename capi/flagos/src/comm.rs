@@ -330,7 +330,7 @@ pub unsafe extern "C" fn flagosCommShrink(
 /// Semantics: NCCL's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagosCommFinalize(comm: flagosComm_t) -> flagosResult_t {
-    entry("flagosCommFinalize", comm, || {
+    entry_with_state("flagosCommFinalize", comm, || {
         internal::comm_finalize(handle(comm))
     })
 }

@@ -213,7 +213,8 @@ pub unsafe extern "C" fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t {
 /// No other thread may be using it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
-    ended("ncclCommDestroy", comm, internal::comm_destroy)
+    let destroy = |comm| internal::comm_destroy(comm).map(|()| true);
+    ended("ncclCommDestroy", comm, destroy)
 }
 
 /// Stops what is under way and frees the communicator. NULL is nothing to do.
@@ -222,18 +223,19 @@ pub unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
 /// None is needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
-    ended("ncclCommAbort", comm, internal::comm_abort)
+    let abort = |comm| internal::comm_abort(comm).map(|()| true);
+    ended("ncclCommAbort", comm, abort)
 }
 
 /// One of the functions that end a communicator, which takes its registrations with it.
 fn ended(
     name: &'static str,
     comm: ncclComm_t,
-    end: impl FnOnce(internal::Handle) -> Result<()>,
+    end: impl FnOnce(internal::Handle) -> Result<bool>,
 ) -> ncclResult_t {
-    entry(name, comm, || {
+    entry_with_state(name, comm, || {
         if comm.is_null() {
-            return Ok(());
+            return Ok(true);
         }
         let ended = end(handle(comm));
         if !internal::is_live(handle(comm)) {

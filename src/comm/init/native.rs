@@ -326,9 +326,8 @@ fn check_answers(comm: &VendorComm, nranks: i32, rank: i32, device: i32) -> Resu
 
 /// How many ranks are in the process of this one.
 fn ranks_here(infos: &[RankInfo], rank: u32) -> usize {
-    let process = |info: &RankInfo| (info.machine.clone(), info.pid_namespace, info.pid);
-    let own = process(&infos[rank as usize]);
-    infos.iter().filter(|info| process(info) == own).count()
+    let own = infos[rank as usize].process();
+    infos.iter().filter(|info| info.process() == own).count()
 }
 
 /// The vendor's init on a helper thread, with the device set: it may hang, and can't be
