@@ -77,25 +77,23 @@ static void check_copies(void)
 
 /* ---- a rank ---- */
 
-enum { count = 20000, most = 2 };
+#define CALL(name) D.name
+#define COMPLAIN(...) complain(__LINE__, __VA_ARGS__)
+#define SELECT(o) set_device((o)->device)
+#define PUT(to, from, bytes) CUDA(Memcpy(to, from, bytes, to_device))
+#define GET(to, from, bytes) CUDA(Memcpy(to, from, bytes, to_host))
+#define SETTLE(o) CUDA(StreamSynchronize((o)->stream))
+#define MEET() meet()
+#include "../c/nccl/operations.h"
 
-struct one {
-    int rank, device;
-    ncclComm_t comm;
-    Stream stream;
-    float *in, *out, *host;
-};
-
-static cudaStream_t on(const struct one *o)
-{
-    return (cudaStream_t)o->stream;
-}
+enum { devices = 2 };
 
 static void prepare(struct one *o, int rank)
 {
+    memset(o, 0, sizeof *o);
     o->rank = o->device = rank;
     set_device(rank);
-    CUDA(StreamCreateWithFlags(&o->stream, 1));
+    CUDA(StreamCreateWithFlags((Stream *)&o->stream, 1));
     o->in = device_memory(most * count * sizeof(float));
     o->out = device_memory(most * count * sizeof(float));
     o->host = malloc(most * count * sizeof(float));
@@ -110,180 +108,69 @@ static void give_back(struct one *o)
     free(o->host);
 }
 
-enum op { all_reduce, reduce, broadcast, bcast, all_gather, reduce_scatter, all_to_all, gather, scatter, ring, premul, ops };
-static const char *const op_names[ops] = {
-    "AllReduce", "Reduce", "Broadcast", "Bcast", "AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter",
-    "Send and Recv", "PreMulSum",
-};
-
-static float sum_at(size_t i, int n, int round)
-{
-    float sum = 0;
-    int rank;
-    for (rank = 0; rank < n; rank++) sum += value(rank, i, round);
-    return sum;
-}
-
-static void start(const struct one *o, enum op op, int n, int root, ncclRedOp_t custom)
-{
-    int next = (o->rank + 1) % n, before = (o->rank + n - 1) % n;
-    int is_root = o->rank == root;
-    switch (op) {
-    case all_reduce: OK(AllReduce(o->in, o->out, count, ncclFloat32, ncclSum, o->comm, on(o))); break;
-    case reduce: OK(Reduce(o->in, is_root ? o->out : NULL, count, ncclFloat32, ncclSum, root, o->comm, on(o))); break;
-    case broadcast: OK(Broadcast(is_root ? o->in : NULL, o->out, count, ncclFloat32, root, o->comm, on(o))); break;
-    case bcast: OK(Bcast(is_root ? o->in : o->out, count, ncclFloat32, root, o->comm, on(o))); break;
-    case all_gather: OK(AllGather(o->in, o->out, count, ncclFloat32, o->comm, on(o))); break;
-    case reduce_scatter: OK(ReduceScatter(o->in, o->out, count, ncclFloat32, ncclSum, o->comm, on(o))); break;
-    case all_to_all: OK(AlltoAll(o->in, o->out, count, ncclFloat32, o->comm, on(o))); break;
-    case gather: OK(Gather(o->in, is_root ? o->out : NULL, count, ncclFloat32, root, o->comm, on(o))); break;
-    case scatter: OK(Scatter(is_root ? o->in : NULL, o->out, count, ncclFloat32, root, o->comm, on(o))); break;
-    case ring:
-        OK(GroupStart());
-        OK(Send(o->in, count, ncclFloat32, next, o->comm, on(o)));
-        OK(Recv(o->out, count, ncclFloat32, before, o->comm, on(o)));
-        OK(GroupEnd());
-        break;
-    case premul: OK(AllReduce(o->in, o->out, count, ncclFloat32, custom, o->comm, on(o))); break;
-    case ops: break;
-    }
-}
-
-/* What stands at an index of a rank's result; the rank has n * count elements of value() as input. */
-static int expected(const struct one *o, enum op op, int n, int root, int round, size_t i, float *want)
-{
-    size_t block = i / count, at = i % count;
-    int is_root = o->rank == root;
-    switch (op) {
-    case all_reduce: *want = sum_at(i, n, round); return i < count;
-    case premul: *want = 2 * sum_at(i, n, round); return i < count;
-    case reduce: *want = sum_at(i, n, round); return i < count && is_root;
-    case broadcast: *want = value(root, i, round); return i < count;
-    case bcast: *want = value(root, i, round); return i < count && !is_root;
-    case all_gather: *want = value((int)block, at, round); return 1;
-    case reduce_scatter: *want = sum_at((size_t)o->rank * count + at, n, round); return i < count;
-    case all_to_all: *want = value((int)block, (size_t)o->rank * count + at, round); return 1;
-    case gather: *want = value((int)block, at, round); return is_root;
-    case scatter: *want = value(root, (size_t)o->rank * count + at, round); return i < count;
-    case ring: *want = value((o->rank + n - 1) % n, i, round); return i < count;
-    case ops: break;
-    }
-    return 0;
-}
-
-/* Every operation on the ranks of this thread, in a group if they are several. */
-static void every_operation(struct one *ones, int here, int n)
-{
-    int op, i;
-    size_t at;
-    ncclRedOp_t custom[most] = {0};
-    float two = 2;
-    for (i = 0; i < here; i++) OK(RedOpCreatePreMulSum(&custom[i], &two, ncclFloat32, ncclScalarHostImmediate, ones[i].comm));
-    for (op = 0; op < ops; op++) {
-        int root = op % n, round = op + 1;
-        for (i = 0; i < here; i++) {
-            set_device(ones[i].device);
-            upload(ones[i].in, (size_t)n * count, ones[i].rank, round);
-            CUDA(Memset(ones[i].out, 0xff, (size_t)n * count * sizeof(float)));
-            CUDA(DeviceSynchronize());
-        }
-        if (here < n) meet();
-        if (here > 1) OK(GroupStart());
-        for (i = 0; i < here; i++) start(&ones[i], (enum op)op, n, root, custom[i]);
-        if (here > 1) OK(GroupEnd());
-        for (i = 0; i < here; i++) {
-            size_t wrong = 0, first = 0;
-            float want = 0;
-            set_device(ones[i].device);
-            CUDA(StreamSynchronize(ones[i].stream));
-            CUDA(Memcpy(ones[i].host, ones[i].out, (size_t)n * count * sizeof(float), to_host));
-            for (at = 0; at < (size_t)n * count; at++) {
-                if (expected(&ones[i], (enum op)op, n, root, round, at, &want) && ones[i].host[at] != want && wrong++ == 0) {
-                    first = at;
-                }
-            }
-            if (wrong != 0) {
-                expected(&ones[i], (enum op)op, n, root, round, first, &want);
-                complain(__LINE__, "%s: %zu values of rank %d are wrong, the first at %zu: %g instead of %g", op_names[op],
-                         wrong, ones[i].rank, first, ones[i].host[first], want);
-            }
-        }
-    }
-    for (i = 0; i < here; i++) OK(RedOpDestroy(custom[i], ones[i].comm));
-}
-
-static void check_place(const struct one *o, int n)
-{
-    int ranks = -1, rank = -1, device = -1;
-    OK(CommCount(o->comm, &ranks));
-    OK(CommUserRank(o->comm, &rank));
-    OK(CommCuDevice(o->comm, &device));
-    EXPECT(ranks == n && rank == o->rank && device == o->device, "rank %d of %d on device %d", rank, ranks, device);
-}
-
 /* ---- one process, one thread, two devices: the shape of nccl-tests ---- */
 
 static void single(int unused)
 {
-    struct one ones[most];
+    struct one ones[devices];
     ncclUniqueId id;
-    ncclComm_t comms[most];
+    ncclComm_t comms[devices];
     ncclResult_t result;
     ncclSimInfo_t sim = {sizeof sim, NCCL_SIM_MAGIC, 22800, 0};
     int i, version = 0, real, ours;
     char path[PATH_MAX] = "none";
     load_drop_in();
-    for (i = 0; i < most; i++) prepare(&ones[i], i);
+    for (i = 0; i < devices; i++) prepare(&ones[i], i);
 
-    OK(CommInitAll(comms, most, NULL));
+    OK(CommInitAll(comms, devices, NULL));
     OK(GetVersion(&version));
     check_copies();
     copies(&real, path, &ours);
     report(unused, "loaded", "libnccl.so.2 is ours, version %d; the one below is %s", version, path);
-    for (i = 0; i < most; i++) {
+    for (i = 0; i < devices; i++) {
         ones[i].comm = comms[i];
-        check_place(&ones[i], most);
+        check_place(&ones[i], devices);
     }
-    every_operation(ones, most, most);
-    for (i = 0; i < most; i++) OK(CommDestroy(comms[i]));
-    report(unused, "init_all", "ncclCommInitAll on %d devices, %d operations", most, ops);
+    every_operation(ones, devices, devices);
+    for (i = 0; i < devices; i++) OK(CommDestroy(comms[i]));
+    report(unused, "init_all", "ncclCommInitAll on %d devices, %d operations", devices, ops);
 
     OK(GetUniqueId(&id));
     OK(GroupStart());
-    for (i = 0; i < most; i++) {
+    for (i = 0; i < devices; i++) {
         set_device(i);
-        OK(CommInitRank(&ones[i].comm, most, id, i));
+        OK(CommInitRank(&ones[i].comm, devices, id, i));
     }
     OK(GroupEnd());
-    for (i = 0; i < most; i++) check_place(&ones[i], most);
-    every_operation(ones, most, most);
-    report(unused, "init_in_group", "ncclCommInitRank of %d ranks in a group of one thread, %d operations", most, ops);
+    for (i = 0; i < devices; i++) check_place(&ones[i], devices);
+    every_operation(ones, devices, devices);
+    report(unused, "init_in_group", "ncclCommInitRank of %d ranks in a group of one thread, %d operations", devices, ops);
 
     OK(GroupStart());
-    for (i = 0; i < most; i++) start(&ones[i], all_reduce, most, 0, ncclSum);
+    for (i = 0; i < devices; i++) start(&ones[i], all_reduce, devices, 0, ncclSum);
     result = D.GroupSimulateEnd(&sim);
     EXPECT(result == ncclSuccess && sim.estimatedTime > 0, "result %d, %g us: %s", (int)result, (double)sim.estimatedTime,
            D.GetLastError(NULL));
-    every_operation(ones, most, most);
+    every_operation(ones, devices, devices);
     report(unused, "simulate", "an all-reduce of %d elements is estimated at %g us; operations are right afterwards", count,
            (double)sim.estimatedTime);
 
     OK(GroupStart());
-    for (i = 0; i < most; i++) OK(CommSplit(ones[i].comm, 0, -i, &comms[i], NULL));
+    for (i = 0; i < devices; i++) OK(CommSplit(ones[i].comm, 0, -i, &comms[i], NULL));
     OK(GroupEnd());
-    for (i = 0; i < most; i++) {
+    for (i = 0; i < devices; i++) {
         struct one child = ones[i];
         child.comm = comms[i];
-        child.rank = most - 1 - i;
-        check_place(&child, most);
+        child.rank = devices - 1 - i;
+        check_place(&child, devices);
         OK(CommDestroy(comms[i]));
     }
     report(unused, "split_in_group", "the ranks of one thread split, in another order");
 
-    for (i = 0; i < most; i++) OK(CommFinalize(ones[i].comm));
-    for (i = 0; i < most; i++) OK(CommDestroy(ones[i].comm));
+    for (i = 0; i < devices; i++) OK(CommFinalize(ones[i].comm));
+    for (i = 0; i < devices; i++) OK(CommDestroy(ones[i].comm));
     report(unused, "end", "finalized and destroyed one after the other by one thread");
-    for (i = 0; i < most; i++) give_back(&ones[i]);
+    for (i = 0; i < devices; i++) give_back(&ones[i]);
 }
 
 /* ---- two processes ---- */
@@ -302,21 +189,8 @@ static ncclUniqueId shared_id(int rank)
     return id;
 }
 
-static ncclConfig_t config_of(size_t size, unsigned version)
-{
-    ncclConfig_t c;
-    int *word = (int *)&c, *end = (int *)(&c + 1);
-    while (word < end) *word++ = NCCL_UNDEF_INT;
-    c.size = size;
-    c.magic = NCCL_CONFIG_MAGIC;
-    c.version = version;
-    c.netName = c.commName = NULL;
-    return c;
-}
-
 static void two(int rank)
 {
-    static const struct { size_t size; unsigned version; } headers[] = {{24, 21400}, {48, 21800}, {80, 22809}, {120, 23203}};
     struct one o;
     ncclComm_t child = NULL, none = (ncclComm_t)(size_t)1;
     ncclResult_t result, state = ncclInProgress;
@@ -325,20 +199,20 @@ static void two(int rank)
     size_t i;
     load_drop_in();
     prepare(&o, rank);
-    for (i = 0; i < sizeof headers / sizeof *headers; i++) {
-        ncclConfig_t config = config_of(headers[i].size, headers[i].version);
+    for (i = 0; i < config_header_count; i++) {
+        ncclConfig_t config = config_of(config_headers[i].size, config_headers[i].version);
         ncclUniqueId id = shared_id(rank);
-        if (headers[i].size >= 80) {
+        if (config.size >= 80) {
             config.commName = "hardware";
             config.splitShare = 1;
         }
         OK(CommInitRankConfig(&o.comm, 2, id, rank, &config));
         check_place(&o, 2);
-        every_operation(&o, 1, 2);
-        if (i + 1 < sizeof headers / sizeof *headers) OK(CommDestroy(o.comm));
+        if (i + 1 < config_header_count) OK(CommDestroy(o.comm));
     }
+    every_operation(&o, 1, 2);
     check_copies();
-    report(rank, "operations", "%d operations on communicators of configs of 24, 48, 80 and 120 bytes", ops);
+    report(rank, "operations", "%d operations; the configs of %d headers of NCCL are understood", ops, config_header_count);
 
     OK(CommSplit(o.comm, 0, 1 - rank, &child, NULL));
     {
@@ -369,7 +243,7 @@ static void two(int rank)
 
     OK(CommGetAsyncError(o.comm, &state));
     EXPECT(state == ncclSuccess, "state %d", (int)state);
-    result = D.AllReduce(o.in, o.out, count, (ncclDataType_t)99, ncclSum, o.comm, on(&o));
+    result = D.AllReduce(o.in, o.out, count, (ncclDataType_t)99, ncclSum, o.comm, o.stream);
     EXPECT(result == ncclInvalidArgument && strstr(D.GetLastError(o.comm), "99") != NULL, "%d: %s", (int)result,
            D.GetLastError(o.comm));
     every_operation(&o, 1, 2);
@@ -427,12 +301,12 @@ static void nonblocking(int rank)
     check_place(&o, 2);
     for (round = 0; round < 5; round++) {
         upload(o.in, count, rank, round);
-        settle(o.comm, D.AllReduce(o.in, o.out, count, ncclFloat32, ncclSum, o.comm, on(&o)), "AllReduce");
+        settle(o.comm, D.AllReduce(o.in, o.out, count, ncclFloat32, ncclSum, o.comm, o.stream), "AllReduce");
         CUDA(StreamSynchronize(o.stream));
         expect_sum(__LINE__, o.out, count, round, 1);
         settle(o.comm, D.GroupStart(), "GroupStart");
-        settle(o.comm, D.Send(o.in, count, ncclFloat32, 1 - rank, o.comm, on(&o)), "Send");
-        settle(o.comm, D.Recv(o.out, count, ncclFloat32, 1 - rank, o.comm, on(&o)), "Recv");
+        settle(o.comm, D.Send(o.in, count, ncclFloat32, 1 - rank, o.comm, o.stream), "Send");
+        settle(o.comm, D.Recv(o.out, count, ncclFloat32, 1 - rank, o.comm, o.stream), "Recv");
         settle(o.comm, D.GroupEnd(), "GroupEnd");
         CUDA(StreamSynchronize(o.stream));
         expect_values(__LINE__, o.out, count, 1 - rank, round);
@@ -446,10 +320,11 @@ static void nonblocking(int rank)
         c.comm = child;
         check_place(&c, 2);
         upload(o.in, count, rank, 9);
-        settle(child, D.AllReduce(o.in, o.out, count, ncclFloat32, ncclSum, child, on(&o)), "AllReduce of the child");
+        settle(child, D.AllReduce(o.in, o.out, count, ncclFloat32, ncclSum, child, o.stream), "AllReduce of the child");
         CUDA(StreamSynchronize(o.stream));
         expect_sum(__LINE__, o.out, count, 9, 1);
     }
+    meet(); /* an abort ends the others too */
     OK(CommAbort(child));
     report(rank, "split", "the child works and is aborted");
     settle(o.comm, D.CommFinalize(o.comm), "CommFinalize");
