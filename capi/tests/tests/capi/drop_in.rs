@@ -108,10 +108,7 @@ impl DropIn {
             2,
             |rank| {
                 let mut command = command(Command::new(&exe));
-                command
-                    .args([&rank.to_string(), "2"])
-                    .arg(&id)
-                    .args(more);
+                command.args([&rank.to_string(), "2"]).arg(&id).args(more);
                 command
             },
             Duration::from_secs(60),
@@ -218,4 +215,26 @@ pub fn grouped(log: &[Call]) {
         }
     }
     assert!(messages >= 6, "{messages} messages were logged");
+}
+
+/// A stand-in of NCCL that calls its own public functions and says so (`tests/c/calls_itself.c`), and what else of
+/// `tests/c` it is made of.
+pub fn nccl_that_calls_itself(file: &Path, more: &[&str]) {
+    let fake = root().join("tests/fakevendor");
+    let object = file.with_extension("o");
+    run(Command::new("gcc")
+        .args(["-std=c11", "-O2", "-fPIC", "-pthread"])
+        .args(["-fvisibility=hidden", "-c"])
+        .arg("-DncclCommDestroy=stand_in_destroy")
+        .arg(fake.join("nccl.c"))
+        .arg("-o")
+        .arg(&object));
+    run(Command::new("gcc")
+        .args(["-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-Wall"])
+        .arg(format!("-I{}", fake.display()))
+        .arg(root().join("tests/c/calls_itself.c"))
+        .args(more.iter().map(|name| root().join("tests/c").join(name)))
+        .arg(&object)
+        .args(["-Wl,-soname,libnccl.so.2", "-lm", "-o"])
+        .arg(file));
 }

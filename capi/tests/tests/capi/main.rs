@@ -2,6 +2,7 @@
 
 mod abi;
 mod consumers;
+mod drop_in;
 mod elf;
 mod faults;
 mod flagcx;
@@ -9,5 +10,6 @@ mod foreign;
 mod header;
 mod install;
 mod life;
+mod nccl;
 mod programs;
 mod secure;
