@@ -224,7 +224,8 @@ impl Communicator {
         internal::comm_destroy(handle)
     }
 
-    /// Flushes the communicator; every rank must call it.
+    /// Flushes the communicator; every rank must call it. One that does not block returns at once, and
+    /// [`Communicator::async_error`] tells when it is over.
     ///
     /// # Errors
     /// `Timeout`, `RemoteError`, and what the vendor reports.

@@ -4,7 +4,7 @@
 
 use crate::{Ran, scratch};
 use flagos_comm_testkit::Standins;
-use flagos_comm_testkit::cargo::{libflagos, workspace};
+use flagos_comm_testkit::cargo::{libflagos, release, workspace};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +34,8 @@ fn suite(name: &str, devices: &str, only: &str) -> Suite {
     command
         .env("FAKE_DEVICES", devices)
         .env("HW_QUICK", "1")
-        .env("HW_ONLY", only);
+        .env("HW_ONLY", only)
+        .env("HW_DROP_IN", release("flagos-comm-capi-nccl", "libnccl.so"));
     Suite { log, command }
 }
 
@@ -84,6 +85,13 @@ fn everything_passes() {
         "cost.same_library",
         "cost.one_call",
         "cost.bandwidth",
+        "nccl.single.init_in_group",
+        "nccl.single.end",
+        "nccl.processes.operations",
+        "nccl.processes.memory",
+        "nccl.nonblocking.split",
+        "drop_in.same_library",
+        "drop_in.bandwidth",
     ] {
         let wanted = format!("PASS  {check}  ");
         assert!(
@@ -93,7 +101,12 @@ fn everything_passes() {
         );
     }
     let skipped = lines(&ran, "SKIP");
-    assert_eq!(skipped, ["SKIP  torch  stand-ins"], "{}", ran.out);
+    assert_eq!(
+        skipped,
+        ["SKIP  torch  stand-ins", "SKIP  torch_nccl  stand-ins"],
+        "{}",
+        ran.out
+    );
     let cost = json(&suite.log.join("cost.json"));
     assert_eq!(cost["standin"], 1);
     assert!(cost["bandwidth"].as_array().is_some_and(|r| r.len() > 3));
@@ -108,14 +121,21 @@ fn everything_passes() {
 
 #[test]
 fn a_fault_of_the_vendors_library_is_noticed() {
-    let mut suite = suite("fault", "2", "graph cost");
+    let mut suite = suite("fault", "2", "graph cost nccl");
     suite
         .command
         .env("FAKE_FAIL", "ncclAllReduce:3@2+")
         .env("HW_PATIENCE", "10");
     let ran = suite.run();
     assert_eq!(ran.code, Some(1), "{}{}", ran.out, ran.err);
-    for name in ["graph.processes.global", "graph.threads.relaxed", "cost"] {
+    for name in [
+        "graph.processes.global",
+        "graph.threads.relaxed",
+        "cost",
+        "nccl.single",
+        "nccl.processes",
+        "drop_in",
+    ] {
         assert!(
             lines(&ran, "FAIL").iter().any(|l| l.contains(name)),
             "no failure of {name}:\n{}",

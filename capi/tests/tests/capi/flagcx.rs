@@ -154,11 +154,11 @@ fn flagcx_ranks_over_a_vendor() {
     for ranks in ["1", "2"] {
         let _ = std::fs::remove_file(dir.join("log"));
         run(over(Command::new(&exe), &dir, &standins).args(["threads", ranks]));
-        grouped(&CallLog::read(&dir.join("log")));
+        grouped(&CallLog::read(&dir.join("log")), 6);
     }
     let dir = FLAGCX.folder("flagcx-vendor-processes");
     FLAGCX.processes(&dir, &[], |command| over(command, &dir, &standins));
-    grouped(&CallLog::read(&dir.join("log")));
+    grouped(&CallLog::read(&dir.join("log")), 6);
 }
 
 /// FlagCX itself is not used by a program that takes us for it, whatever order of tiers is asked for.
