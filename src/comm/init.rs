@@ -61,6 +61,14 @@ pub(crate) enum VendorParent {
     },
 }
 
+impl VendorParent {
+    fn handle(&self) -> Handle {
+        match self {
+            VendorParent::Split { parent, .. } | VendorParent::Shrink { parent, .. } => *parent,
+        }
+    }
+}
+
 /// A recorded init or split.
 pub(crate) struct Pending {
     pub handle: Handle,

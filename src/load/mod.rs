@@ -4,6 +4,7 @@ pub(crate) mod discover;
 pub(crate) mod elf;
 pub(crate) mod numbers;
 pub(crate) mod open;
+mod rebind;
 pub(crate) mod report;
 pub(crate) mod symbols;
 

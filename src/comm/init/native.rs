@@ -366,6 +366,9 @@ impl VendorInit {
                     let native = parts.native().map(Arc::clone);
                     native.ok_or_else(|| Error::internal("the parent is not native"))
                 };
+                let splits = matches!(parent, Some(VendorParent::Split { .. }));
+                let from = parent.as_ref().map(VendorParent::handle);
+                let from = from.map(&of_parent).transpose()?;
                 let (comm, mut progress) = match parent {
                     Some(VendorParent::Split { parent, color, key }) => {
                         let (child, progress) =
@@ -387,7 +390,8 @@ impl VendorInit {
                     }
                     None => library.init_rank(nranks, &ids[0], rank, here, &options)?,
                 };
-                while progress == Progress::Pending {
+                // A child of one that does not block shows itself when its parent is free again.
+                while progress == Progress::Pending || comm.raw().is_null() {
                     if flag.load(Ordering::Acquire) || abort.is_set() {
                         let _ = comm.abort();
                         return Err(Error::new(
@@ -396,7 +400,17 @@ impl VendorInit {
                         ));
                     }
                     std::thread::sleep(Duration::from_millis(1));
-                    progress = comm.async_error()?;
+                    progress = match &from {
+                        Some(from) if comm.raw().is_null() => {
+                            let state = from.async_error();
+                            // A shrink is made of what is broken.
+                            if splits {
+                                let _ = state?;
+                            }
+                            Progress::Pending
+                        }
+                        _ => comm.async_error()?,
+                    };
                 }
                 comm.bind(driver, device);
                 check_answers(&comm, nranks, rank, device)?;
