@@ -62,14 +62,16 @@ def collectives(rank):
     part = torch.empty(10_000, device="cuda")
     dist.reduce_scatter_tensor(part, numbers(rank, 20_000, salt=7))
     results["reduce_scatter"] = part
-    swapped = torch.empty(20_000, device="cuda")
-    dist.all_to_all_single(swapped, numbers(rank, 20_000, salt=8))
-    results["all_to_all"] = swapped
-    sizes = [[100, 500], [200, 200]]
-    split, other = sizes[rank], [row[rank] for row in sizes]
-    uneven = torch.empty(sum(other), device="cuda")
-    dist.all_to_all_single(uneven, numbers(rank, sum(split), salt=9), other, split)
-    results["all_to_all.uneven"] = uneven
+    # PyTorch 2.11 takes NCCL's "in progress" for an error there, so without ours too.
+    if os.environ["TORCH_NCCL_USE_COMM_NONBLOCKING"] == "0":
+        swapped = torch.empty(20_000, device="cuda")
+        dist.all_to_all_single(swapped, numbers(rank, 20_000, salt=8))
+        results["all_to_all"] = swapped
+        sizes = [[100, 500], [200, 200]]
+        split, other = sizes[rank], [row[rank] for row in sizes]
+        uneven = torch.empty(sum(other), device="cuda")
+        dist.all_to_all_single(uneven, numbers(rank, sum(split), salt=9), other, split)
+        results["all_to_all.uneven"] = uneven
     received = torch.empty(50_000, device="cuda")
     if rank == 0:
         dist.send(numbers(rank, 50_000, salt=10), 1)
@@ -192,24 +194,21 @@ def main():
         failed |= not good
         print(f"{'PASS' if good else 'FAIL'}  torch_nccl.{name}  {text}".replace("\n", " "), flush=True)
 
-    plain_results = None
     for mode, flag in MODES.items():
         variables = {"TORCH_NCCL_USE_COMM_NONBLOCKING": flag}
         plain, trouble = run(folder, f"plain.{mode}", variables)
         if plain is None:
-            print(f"SKIP  torch_nccl.{mode}.plain  without ours too: {trouble}", flush=True)
-        elif plain[0]["facts"]["ours"]:
-            line(False, f"{mode}.plain", "ours is in the plain run")
+            print(f"SKIP  torch_nccl.{mode}  not without ours either: {trouble}".replace("\n", " "), flush=True)
             continue
-        plain_results = plain or plain_results
-        if plain_results is None:
+        if plain[0]["facts"]["ours"]:
+            line(False, f"{mode}.plain", "ours is in the plain run")
             continue
         # Our own lines go to the ranks' logs.
         over, trouble = run(folder, f"ours.{mode}", dict(variables, LD_PRELOAD=library, FLAGOSCOMM_LOG="info"))
         if over is None:
             line(False, mode, trouble)
             continue
-        theirs = plain_results[0]["facts"]["mapped"]
+        theirs = plain[0]["facts"]["mapped"]
         facts = over[0]["facts"]
         used = [file for file in facts["mapped"] if file != library]
         line(facts["ours"] and library in facts["mapped"] and used == theirs, f"{mode}.in_use",
@@ -218,9 +217,9 @@ def main():
         with open(os.path.join(folder, f"torch_nccl.ours.{mode}.0.log"), errors="replace") as log:
             said = [text.strip() for text in log if "communicator" in text and "native" in text]
         line(bool(said), f"{mode}.log", f"{len(said)} communicators of ours: {said[0] if said else 'no line says so'}"[:400])
-        different = [f"{name} of rank {rank}" for rank in range(2) for name, tensor in plain_results[rank]["results"].items()
+        different = [f"{name} of rank {rank}" for rank in range(2) for name, tensor in plain[rank]["results"].items()
                      if not torch.equal(tensor, over[rank]["results"][name])]
-        names = len(plain_results[0]["results"])
+        names = len(plain[0]["results"])
         line(not different, f"{mode}.results", f"{names} results, bit for bit those of the plain run"
              if not different else f"{len(different)} of {2 * names} differ: {', '.join(different[:5])}")
     return 1 if failed else 0
