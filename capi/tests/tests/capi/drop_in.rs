@@ -219,8 +219,8 @@ pub fn grouped(log: &[Call], fewest: usize) {
 }
 
 /// A stand-in of NCCL that calls its own public functions and says so (`tests/c/calls_itself.c`), and what else of
-/// `tests/c` it is made of.
-pub fn nccl_that_calls_itself(file: &Path, more: &[&str]) {
+/// `tests/c` it is made of; linked with these flags.
+pub fn nccl_that_calls_itself(file: &Path, more: &[&str], flags: &[&str]) {
     let fake = root().join("tests/fakevendor");
     let object = file.with_extension("o");
     run(Command::new("gcc")
@@ -236,6 +236,7 @@ pub fn nccl_that_calls_itself(file: &Path, more: &[&str]) {
         .arg(root().join("tests/c/calls_itself.c"))
         .args(more.iter().map(|name| root().join("tests/c").join(name)))
         .arg(&object)
+        .args(flags)
         .args(["-Wl,-soname,libnccl.so.2", "-lm", "-o"])
         .arg(file));
 }

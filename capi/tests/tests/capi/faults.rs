@@ -18,7 +18,7 @@ fn a_preloaded_library_does_not_come_between_a_vendor_and_itself() {
     let standins = Standins::builder().build();
     let dir = scratch("preload");
     let nccl = dir.join("libnccl.so.2");
-    nccl_that_calls_itself(&nccl, &[]);
+    nccl_that_calls_itself(&nccl, &[], &[]);
     let exe = dir.join("preloaded");
     run(compiler("gcc", "gnu11")
         .arg(root().join("tests/c/preloaded.c"))

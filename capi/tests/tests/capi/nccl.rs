@@ -293,8 +293,12 @@ fn the_reported_version_is_what_a_program_can_use() {
 
 /// NCCL's own version must come from NCCL: else its call landed in ours.
 fn asked_itself(said: &[u8]) {
+    asked_itself_in(said, &["constructor", "ncclCommDestroy"]);
+}
+
+fn asked_itself_in(said: &[u8], places: &[&str]) {
     let said = String::from_utf8_lossy(said);
-    for who in ["constructor", "ncclCommDestroy"] {
+    for who in places {
         assert!(said.contains(&format!("{who} asked itself")), "{said}");
     }
 }
@@ -320,7 +324,7 @@ impl Machine {
     fn real(&self, folder: &str) -> PathBuf {
         let folder = self.dir.join(folder);
         std::fs::create_dir_all(&folder).expect("a folder");
-        nccl_that_calls_itself(&folder.join("libnccl.so.2"), &[]);
+        nccl_that_calls_itself(&folder.join("libnccl.so.2"), &[], &[]);
         folder
     }
 
@@ -432,6 +436,46 @@ fn the_real_nccl_is_found_by_the_search_path_of_who_needs_it() {
     asked_itself(&run(command.env("LD_PRELOAD", machine.skin())).stderr);
 }
 
+/// Somebody else has opened it, without RTLD_DEEPBIND, behind ours: all it calls of its own are ours then. With lazy
+/// jumps, and with such that are read-only from the start.
+#[test]
+fn the_real_nccl_that_was_opened_behind_ours_calls_itself_again() {
+    for (kind, flags) in [
+        ("lazy", &["-Wl,-z,lazy", "-Wl,-z,norelro"][..]),
+        ("now", &["-Wl,-z,now", "-Wl,-z,relro"]),
+    ] {
+        let machine = Machine::new(&format!("nccl-below-opened-{kind}"));
+        let real = machine.dir.join("libnccl-of-its-own-name.so");
+        nccl_that_calls_itself(&real, &[], flags);
+        let opener = machine.dir.join("libopener.so");
+        let code = machine.dir.join("opener.c");
+        std::fs::write(
+            &code,
+            "#include <dlfcn.h>\n#include <stdlib.h>\n\
+             __attribute__((constructor)) static void at_load(void)\n\
+             { if (dlopen(getenv(\"REAL\"), RTLD_LAZY) == NULL) abort(); }\n",
+        )
+        .expect("a file");
+        run(Command::new("gcc")
+            .args(["-fPIC", "-shared", "-o"])
+            .arg(&opener)
+            .arg(&code)
+            .arg("-ldl"));
+        let mut command = machine.command(&machine.exe, &[]);
+        let preload = format!("{} {}", machine.skin().display(), opener.display());
+        command
+            .env("LD_PRELOAD", preload)
+            .env("REAL", &real)
+            .env("CALLS_ITSELF_LATE", "1")
+            .env("FLAGOSCOMM_LOG", "info")
+            .env("FLAGOSCOMM_NVIDIA_LIBRARY", &real);
+        let said = run(&mut command).stderr;
+        asked_itself_in(&said, &["ncclCommDestroy"]);
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("they lead to itself again"), "{said}");
+    }
+}
+
 #[test]
 fn without_a_real_nccl_the_refusal_says_so() {
     let machine = Machine::new("nccl-below-none");
@@ -456,7 +500,7 @@ fn the_host_side_of_the_device_api_goes_to_nccl_itself() {
     let dir = NCCL.folder("nccl-device-side");
     let real = dir.join("real");
     std::fs::create_dir_all(&real).expect("a folder");
-    nccl_that_calls_itself(&real.join("libnccl.so.2"), &["nccl/device_side.c"]);
+    nccl_that_calls_itself(&real.join("libnccl.so.2"), &["nccl/device_side.c"], &[]);
     let exe = NCCL.program("device", &[], &dir);
     let mut command = over(Command::new(exe), &dir, &standins);
     let path = format!(
