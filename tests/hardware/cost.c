@@ -167,9 +167,6 @@ static void connect_drop_in(struct both *b, char *file)
 {
     int (*id_of)(NcclId *), (*init)(void **, int, NcclId, int), result = 0;
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    char line[PATH_MAX + 128], own[PATH_MAX] = "";
-    Dl_info where;
-    FILE *maps;
     NcclId id;
     if (library == NULL || dlsym(library, "flagos_comm_instance") == NULL) give_up("libnccl.so.2 is not ours");
     *(void **)&id_of = dlsym(library, "ncclGetUniqueId");
@@ -184,16 +181,8 @@ static void connect_drop_in(struct both *b, char *file)
     meet();
     result = result ? result : init(&b->side[ours].comm, 2, id, b->r.rank);
     if (result != 0) give_up("init over libnccl.so.2: %d", result);
-    /* What else of that name is in the process now is what ours is over. */
-    if (dladdr((void *)(size_t)b->side[ours].all_reduce, &where) == 0 || realpath(where.dli_fname, own) == NULL) own[0] = 0;
-    maps = fopen("/proc/self/maps", "r");
-    while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
-        char *at = strchr(line, '/');
-        if (at == NULL || strstr(at, "libnccl") == NULL) continue;
-        at[strcspn(at, "\n")] = 0;
-        if (strcmp(at, own) != 0) snprintf(file, PATH_MAX, "%s", at);
-    }
-    if (maps != NULL) fclose(maps);
+    /* What of that name is in the process now is what ours is over. */
+    if (real_copies(file, PATH_MAX) != 1) give_up("not one copy of NCCL: %s", file);
 }
 
 static void compare(int rank, void (*connect)(struct both *, char *))
