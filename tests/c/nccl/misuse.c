@@ -282,6 +282,7 @@ static void configs(void)
     } cases[] = {
         { 80, NCCL_CONFIG_MAGIC, 22809, NCCL_UNDEF_INT, NCCL_UNDEF_INT, ncclSuccess },
         { 24, NCCL_CONFIG_MAGIC, 21400, 1, 99, ncclSuccess },      /* beyond its size: not the struct's */
+        { 24, NCCL_CONFIG_MAGIC, 23203, 1, 99, ncclSuccess },      /* nor what its version would have */
         { 120, NCCL_CONFIG_MAGIC, 22809, 1, 99, ncclSuccess },     /* newer than its version: not there yet */
         { 120, NCCL_CONFIG_MAGIC, 23203, 1, NCCL_UNDEF_INT, ncclSuccess },
         { 120, NCCL_CONFIG_MAGIC, 23203, 1, 99, ncclInvalidUsage }, /* an option that is not known here */
