@@ -234,12 +234,13 @@ impl Communicator {
         internal::comm_destroy(handle)
     }
 
-    /// Flushes the communicator; every rank must call it.
+    /// Flushes the communicator; every rank must call it. One that does not block returns at once, and
+    /// [`Communicator::async_error`] tells when it is over.
     ///
     /// # Errors
     /// `Timeout`, `RemoteError`, and what the vendor reports.
     pub fn finalize(&self) -> Result<()> {
-        internal::comm_finalize(self.handle)
+        internal::comm_finalize(self.handle).map(drop)
     }
 
     /// Ends every wait of this rank, from any thread, and tells the others.

@@ -11,6 +11,7 @@ use crate::comm::table::place;
 use crate::error::{Code, Error, Result, last};
 use std::ffi::{CStr, c_char};
 
+pub use crate::comm::below::{nccl_function, nccl_function_alone, nccl_version};
 pub use crate::comm::call::{
     all_gather, all_reduce, all_to_all, all_to_allv, barrier, broadcast, fail, gather, recv,
     reduce, reduce_scatter, scatter, send,

@@ -108,6 +108,11 @@ impl Common {
 }
 
 impl RankInfo {
+    /// The rank's process, the same for all ranks that are in it.
+    pub(crate) fn process(&self) -> (&str, u64, u32) {
+        (&self.machine, self.pid_namespace, self.pid)
+    }
+
     /// A rank without a device.
     pub(crate) fn new(common: Common, pid: u32, start_time: u64) -> RankInfo {
         RankInfo {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, Made, Native, Parts, not_on};
+use super::{Backend, Comm, Made, Native, Parts, UnderWay, not_on};
 use crate::control::channel::Channel;
 use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer};
@@ -104,6 +104,9 @@ pub fn comm_async_error(handle: Handle) -> Result<i32> {
     let state = (|| {
         if let Some(error) = &*lock(&parts.failed) {
             return Err(error.clone());
+        }
+        if parts.is_busy() {
+            return Ok(Progress::Pending);
         }
         // Whoever is on the channel now looks for us.
         if let Ok(mut channel) = parts.channel.try_lock() {
@@ -281,22 +284,50 @@ pub(crate) fn compare_calls(comm: &Comm, calls: &[Call], first: u64) -> Result<(
 
 // ---- the end
 
-/// Flushes the communicator; collective. Afterwards only questions, abort and destroy are left.
-pub fn comm_finalize(handle: Handle) -> Result<()> {
+/// Flushes the communicator; collective, but where one process owns several ranks: there one thread may
+/// call it on one rank after the other. Afterwards only questions, abort and destroy are left. `Ok(false)`:
+/// in progress.
+pub fn comm_finalize(handle: Handle) -> Result<bool> {
     let comm = table::get(handle)?;
     let parts = comm.working()?;
+    if comm.options.blocking != Some(false) {
+        return finalize(handle, &comm, &parts).map(|()| true);
+    }
+    if parts.is_busy() {
+        return Err(Error::invalid_usage(
+            "another call on this communicator is in progress",
+        ));
+    }
+    let busy = UnderWay::begin(&parts);
+    let work = move || {
+        if let Err(error) = finalize(handle, &comm, &parts) {
+            log::warn!("{}: {error}", comm.label());
+            parts.record_failure(&error);
+        }
+        drop(busy);
+    };
+    std::thread::Builder::new()
+        .name("flagos-finalize".into())
+        .spawn(work)
+        .map_err(|e| Error::system("no thread for the finalize", e))?;
+    Ok(false)
+}
+
+fn finalize(handle: Handle, comm: &Comm, parts: &Parts) -> Result<()> {
     let _one = parts.collective.try_lock().map_err(|_| {
         Error::invalid_usage("another collective call on this communicator is going on")
     })?;
     let patience = comm.init_patience();
     match &parts.backend {
         Backend::Native(native) if native.library().symbols.comm_finalize.is_some() => {
-            bounded(&comm, native, "finalize", &patience, finalize_now)?;
+            bounded(comm, native, "finalize", &patience, finalize_now)?;
         }
         Backend::Native(_) => {}
         Backend::Host(_) => place(handle).target.host.flush(),
     }
-    lock(&parts.channel).allgather("the finalize of all ranks", &[], &patience)?;
+    if !parts.shares_a_process() {
+        lock(&parts.channel).allgather("the finalize of all ranks", &[], &patience)?;
+    }
     parts.finalized.store(true, Ordering::Release);
     place(handle).target.set_ops(&FINALIZED);
     Ok(())
@@ -376,13 +407,24 @@ pub fn comm_destroy(handle: Handle) -> Result<()> {
     let started = Instant::now();
     let limit = comm.destroy_limit();
     let patient = || limit.is_none_or(|limit| started.elapsed() < limit);
+    while parts.is_busy() && patient() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let stuck = parts.is_busy();
+    if stuck {
+        comm.abort.set();
+    }
     let queued = match &parts.backend {
         Backend::Host(engine) => place(handle).target.host.detach(patient, || engine.abort()),
         Backend::Native(_) => None,
     };
     let target = &place(handle).target;
     target.native.detach();
-    let result = take_down(&comm, &parts, End::Destroy(target.counts().collectives));
+    let end = match stuck {
+        true => End::Abort,
+        false => End::Destroy(target.counts().collectives),
+    };
+    let result = take_down(&comm, &parts, end);
     release(handle, queued);
     result
 }

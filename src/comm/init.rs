@@ -16,7 +16,7 @@ pub(crate) use tiers::{vote_code, vote_texts};
 use super::agree::{self, Common, RankInfo};
 use super::options::{Caller, Limit, Options};
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, Made, Parts, Ranks, group, rare, watch};
+use super::{Backend, Comm, Made, Parts, Ranks, UnderWay, group, rare, watch};
 use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::{self, IdContent};
 use crate::config::{self, DeviceMode, Tier};
@@ -62,6 +62,14 @@ pub(crate) enum VendorParent {
     },
 }
 
+impl VendorParent {
+    fn handle(&self) -> Handle {
+        match self {
+            VendorParent::Split { parent, .. } | VendorParent::Shrink { parent, .. } => *parent,
+        }
+    }
+}
+
 /// A recorded init or split.
 pub(crate) struct Pending {
     pub handle: Handle,
@@ -79,6 +87,17 @@ pub(crate) enum Work {
         key: i32,
     },
     Shrink(Box<Shrink>),
+}
+
+impl Work {
+    /// The communicator that a child is made of.
+    fn parent(&self) -> Option<Handle> {
+        match self {
+            Work::Init(_) => None,
+            Work::Split { parent, .. } => Some(*parent),
+            Work::Shrink(shrink) => Some(shrink.parent),
+        }
+    }
 }
 
 /// What a shrink is about.
@@ -104,10 +123,18 @@ impl Pending {
     /// Runs it on a thread of its own; [`super::end::comm_async_error`] tells how it goes.
     fn run_in_background(self) -> Result<()> {
         self.deliver();
+        // The parent of a split is busy with it.
+        let busy = self
+            .work
+            .parent()
+            .and_then(|parent| table::get(parent).ok()?.parts().ok())
+            .map(|parts| UnderWay::begin(&parts));
         let spawned = std::thread::Builder::new()
             .name("flagos-init".into())
             .spawn(move || {
-                let Err(error) = run(&self) else { return };
+                let outcome = run(&self);
+                drop(busy);
+                let Err(error) = outcome else { return };
                 log::warn!("{error}");
                 let place = place(self.handle);
                 if place.is_live(self.handle) {
@@ -182,7 +209,8 @@ fn tiers(options: &Options) -> Result<Vec<Tier>> {
     }
     match order.is_empty() {
         true => Err(Error::invalid_argument(
-            "the flagcx tier alone is asked for, by a call that came from FlagCX",
+            "the flagcx tier alone is asked for, by a call that came from FlagCX or that can't have it: a \
+             drop-in library never uses FlagCX",
         )),
         false => Ok(order),
     }

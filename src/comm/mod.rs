@@ -2,6 +2,7 @@
 //! destroy.
 
 pub(crate) mod agree;
+pub(crate) mod below;
 pub(crate) mod call;
 pub(crate) mod end;
 pub(crate) mod group;
@@ -25,6 +26,7 @@ use crate::ops::lock;
 use crate::vendor::comm::VendorComm;
 use agree::RankInfo;
 use options::Options;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -84,6 +86,8 @@ pub(crate) struct Parts {
     pub collective: Mutex<()>,
     /// What was said last of an agreement of the ranks.
     pub agreed: Mutex<String>,
+    /// Calls that do not block and go on in the background.
+    pub under_way: AtomicU32,
     /// Identity of the communicator, the same on all ranks.
     pub secret: crate::bootstrap::unique_id::Secret,
 }
@@ -201,7 +205,34 @@ impl Comm {
     }
 }
 
+/// A call on a communicator that goes on in the background, until this is dropped.
+pub(crate) struct UnderWay(Arc<Parts>);
+
+impl UnderWay {
+    pub(crate) fn begin(parts: &Arc<Parts>) -> UnderWay {
+        parts.under_way.fetch_add(1, Ordering::AcqRel);
+        UnderWay(Arc::clone(parts))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Parts {
+    /// Whether a call that does not block goes on in the background.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.under_way.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether some process owns several of the ranks. All ranks give the same answer.
+    pub(crate) fn shares_a_process(&self) -> bool {
+        let mut seen = HashSet::new();
+        !self.infos.iter().all(|info| seen.insert(info.process()))
+    }
+
     /// The vendor's communicator, on the native tier.
     pub(crate) fn native(&self) -> Option<&Arc<Native>> {
         match &self.backend {

@@ -51,13 +51,15 @@ pub struct VendorKnobs {
     pub max_p2p_peers: Option<i32>,
 }
 
-/// Who makes a communicator. Beside a program, whoever it is comes from FlagCX, so the tier `flagcx` is not
-/// used: it would lead back to the caller.
+/// Who makes a communicator. Beside a program that knows this library, the tier `flagcx` is not used: it would
+/// lead back to the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Caller {
     /// A program that knows this library.
     #[default]
     Program,
+    /// A program that takes this library for NCCL, as FlagCX does itself.
+    NcclProgram,
     /// A program that takes this library for FlagCX.
     FlagcxProgram,
     /// FlagCX itself, through its adaptor plugin. It has a way of its own for ranks without a vendor's library,
@@ -88,6 +90,9 @@ pub struct Options {
     pub tiers: Option<String>,
     /// Who makes the communicator.
     pub caller: Caller,
+    /// What of the vendor's settings (non-blocking mode too) its library lacks is left out and logged. Else
+    /// it is an error.
+    pub knobs_are_hints: bool,
     /// Settings of the vendor's library.
     pub vendor: VendorKnobs,
 }

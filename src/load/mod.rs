@@ -4,6 +4,7 @@ pub(crate) mod discover;
 pub(crate) mod elf;
 pub(crate) mod numbers;
 pub(crate) mod open;
+mod rebind;
 pub(crate) mod report;
 pub(crate) mod symbols;
 
@@ -111,6 +112,36 @@ pub(crate) fn process_library() -> Result<&'static Library> {
         (result, sections)
     });
     result.as_ref().map_err(Error::clone)
+}
+
+/// The version of this process' NCCL, or of the one that would be used: to be asked for it, no driver
+/// is touched. `None` if the vendor is another, or nothing shows yet which it is.
+pub(crate) fn nccl_version() -> Option<i32> {
+    static BEFORE: PerProcess<Option<i32>> = PerProcess::new();
+    let of_nccl = |library: &Library| library.row.nccl_versions.then_some(library.version_code);
+    if let Some((result, _)) = LIBRARY.get() {
+        return result.as_ref().ok().and_then(of_nccl);
+    }
+    *BEFORE.get_or_init(|| {
+        let named = config::foreign("GEMS_VENDOR");
+        let named = named.as_ref().map(|name| name.to_string_lossy());
+        let vendor = match discover::choose(named.as_deref()).ok()? {
+            Choice::Host(_) => None,
+            Choice::Vendor(vendor) => Some(vendor),
+            Choice::Detect => discover::detect(&facts())
+                .into_iter()
+                .next()
+                .filter(|(_, evidence)| *evidence != Evidence::Soname)
+                .map(|(vendor, _)| vendor),
+        }?;
+        if !vendor.ccl.nccl_versions {
+            return None;
+        }
+        let numbers = numbers(vendor).ok()?;
+        let level = log::Level::Debug;
+        let library = open_library(&vendor.ccl, &numbers, "", level, &mut Vec::new());
+        library.ok().as_ref().and_then(of_nccl)
+    })
 }
 
 /// FlagCX as a library. The first call opens it; the result, an error too, stays for the process.

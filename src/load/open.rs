@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 
 use super::discover::{Candidate, Spec, Target};
 use super::elf::{self, Fault};
+use super::rebind;
 use super::report::{Attempt, Coverage, Outcome, Section, Source};
 use crate::config::OpenMode;
 
@@ -85,6 +86,14 @@ impl Lib {
         })
     }
 
+    /// Where the object begins in memory, and its dynamic section there.
+    pub(super) fn memory(&self) -> Option<(usize, *const [usize; 2])> {
+        let map = link_map(self.handle)?;
+        // SAFETY: the loader's entry of an object lives as long as the object, which is never closed,
+        // and its first fields have the documented layout of `LinkMap`.
+        unsafe { Some(((*map).address, (*map).dynamic.cast())) }
+    }
+
     fn of_handle(handle: NonNull<c_void>, preloaded: bool) -> Lib {
         let path = path_of_handle(handle).unwrap_or_default();
         Lib {
@@ -95,7 +104,7 @@ impl Lib {
     }
 }
 
-fn path_of_handle(handle: NonNull<c_void>) -> Option<PathBuf> {
+fn link_map(handle: NonNull<c_void>) -> Option<*const LinkMap> {
     let mut map: *const LinkMap = std::ptr::null();
     // SAFETY: the handle is open; for RTLD_DI_LINKMAP dlinfo writes one pointer to the place that
     // the third argument names, which is a live local of that type.
@@ -106,9 +115,11 @@ fn path_of_handle(handle: NonNull<c_void>) -> Option<PathBuf> {
             (&raw mut map).cast::<c_void>(),
         )
     };
-    if rc != 0 || map.is_null() {
-        return None;
-    }
+    (rc == 0 && !map.is_null()).then_some(map)
+}
+
+fn path_of_handle(handle: NonNull<c_void>) -> Option<PathBuf> {
+    let map = link_map(handle)?;
     // SAFETY: the loader's entry of an object lives as long as the object, which is never closed,
     // and its first fields have the documented layout of `LinkMap`.
     let name = unsafe { (*map).name };
@@ -188,7 +199,7 @@ pub(crate) fn global_owner(name: &CStr) -> Option<PathBuf> {
 }
 
 /// Whether a mapped file has a vendor's names without being the vendor's.
-fn is_another_file(path: &Path) -> bool {
+pub(super) fn is_another_file(path: &Path) -> bool {
     loaded(path.as_os_str()).is_some_and(|lib| lib.other_than_vendors().is_some())
 }
 
@@ -375,6 +386,7 @@ impl Search<'_> {
                     attempt.coverage = accepted.coverage;
                     section.attempts.push(attempt);
                     self.other_copies(&lib, section);
+                    self.lead_back(&lib, section);
                     return Some((lib, accepted.value));
                 }
                 Err(refusal) => {
@@ -433,6 +445,36 @@ impl Search<'_> {
             _ => Fault::Unusable(words),
         })?;
         Ok(Lib::of_handle(handle, preloaded))
+    }
+
+    /// A library that stands behind one of ours must not call ours instead of itself.
+    fn lead_back(&self, lib: &Lib, section: &mut Section) {
+        let fingerprint = CString::new(self.fingerprint).unwrap_or_default();
+        if !global_owner(&fingerprint).is_some_and(|owner| is_another_file(&owner)) {
+            return;
+        }
+        let prefix = self
+            .fingerprint
+            .chars()
+            .take_while(char::is_ascii_lowercase);
+        let note = match rebind::to_itself(lib, &prefix.collect::<String>()) {
+            Ok(0) => return,
+            Ok(bound) => format!(
+                "{} was in the process before, and {bound} of its functions were taken for those of \
+                 flagos-comm's drop-in, which stands in front of it; they lead to itself again",
+                lib.path.display()
+            ),
+            Err(why) => {
+                let note = format!(
+                    "{} calls flagos-comm's drop-in, which stands in front of it, instead of itself: {why}",
+                    lib.path.display()
+                );
+                log::warn!("{}: {note}", section.title);
+                note
+            }
+        };
+        log::info!("{}: {note}", section.title);
+        section.notes.push(note);
     }
 
     /// Notes other copies of the library, because calls split between two copies are hard to see.

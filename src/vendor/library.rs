@@ -15,7 +15,7 @@ use super::{Ccl, Meaning, Number, Shape, Version, VersionOf};
 use crate::config;
 use crate::device::UserPtr;
 use crate::load::numbers::Numbers;
-use crate::load::open::{Accepted, Lib, Refusal};
+use crate::load::open::{Accepted, Lib, Refusal, object_of};
 use crate::load::report::Coverage;
 use crate::load::symbols::Resolver;
 use crate::types::OpKind;
@@ -387,6 +387,14 @@ impl Library {
         self.lib.path()
     }
 
+    /// A symbol that lies in this very library.
+    pub(crate) fn own_symbol(&self, name: &CStr) -> Option<ptr::NonNull<c_void>> {
+        let found = self.lib.raw_symbol(name)?;
+        object_of(found)
+            .is_some_and(|object| object == self.path())
+            .then_some(found)
+    }
+
     /// The version in words.
     pub(crate) fn version_text(&self) -> String {
         self.version
@@ -582,7 +590,7 @@ impl Library {
     }
 
     pub(super) fn options(&self, options: &CommOptions) -> CommOptions {
-        options.without_useless_name(self.row, self.version)
+        options.without_useless(self.row, self.version)
     }
 
     pub(super) fn config(&self, options: &CommOptions) -> Result<ConfigBuffer> {

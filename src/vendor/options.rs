@@ -153,6 +153,7 @@ const CONFIG_MAGIC: u32 = 0xcafe_beef;
 const UNDEFINED: c_int = c_int::MIN;
 /// Every library of this version or newer understands its layout.
 const SURE: Version = Version::new(2, 18, 0);
+const NET_NAME_SINCE: Version = Version::new(2, 17, 0);
 const COMM_NAME_SINCE: Version = Version::new(2, 27, 3);
 /// Far more than any layout has, so that a library that writes beyond ours hits spare bytes.
 const CONFIG_BYTES: usize = 256;
@@ -163,6 +164,7 @@ pub(crate) struct CommOptions {
     knobs: Vec<(Knob, i32)>,
     net_name: Option<CString>,
     comm_name: Option<CString>,
+    hints: bool,
 }
 
 /// A config struct as it is passed, and the strings that it points to.
@@ -180,6 +182,11 @@ impl CommOptions {
         self.knobs.push((knob, value));
     }
 
+    /// What the library lacks is left out instead of refused.
+    pub(crate) fn set_hints(&mut self) {
+        self.hints = true;
+    }
+
     /// Sets the network plugin's name.
     pub(crate) fn set_net_name(&mut self, name: CString) {
         self.net_name = Some(name);
@@ -195,10 +202,33 @@ impl CommOptions {
         self.knobs.is_empty() && self.net_name.is_none() && self.comm_name.is_none()
     }
 
-    /// The options without the communicator's name where the library has no place for it: the name is
-    /// for people, and is ours in the first place.
-    pub(super) fn without_useless_name(&self, row: &Ccl, library: Option<Version>) -> CommOptions {
+    /// The options without those that the library has no place for: the communicator's name, which is for
+    /// people and ours in the first place, and what was only a hint.
+    pub(super) fn without_useless(&self, row: &Ccl, library: Option<Version>) -> CommOptions {
         let mut options = self.clone();
+        if self.hints {
+            let has = |since: Version| row.config && library.is_some_and(|have| have >= since);
+            let mut left_out = Vec::new();
+            options.knobs.retain(|(knob, _)| {
+                let known = KNOBS.iter().find(|info| info.knob == *knob);
+                let keep = known.is_some_and(|info| has(info.since));
+                if !keep {
+                    left_out.push(known.map_or("?", |info| info.name));
+                }
+                keep
+            });
+            if options.net_name.is_some() && !has(NET_NAME_SINCE) {
+                left_out.push("netName");
+                options.net_name = None;
+            }
+            if !left_out.is_empty() {
+                log::info!(
+                    "{} does not have the options {}, which are left out",
+                    row.title,
+                    left_out.join(", ")
+                );
+            }
+        }
         if !row.config || library.is_none_or(|have| have < COMM_NAME_SINCE) {
             options.comm_name = None;
         }

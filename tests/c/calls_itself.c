@@ -21,9 +21,10 @@ static void ask_itself(const char *from)
     fprintf(stderr, "%s asked itself\n", from);
 }
 
+/* With CALLS_ITSELF_LATE it is opened behind such a library, by somebody who doesn't know of that one. */
 __attribute__((constructor)) static void at_load(void)
 {
-    ask_itself("constructor");
+    if (getenv("CALLS_ITSELF_LATE") == NULL) ask_itself("constructor");
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)

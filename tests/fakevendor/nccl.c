@@ -640,6 +640,18 @@ static void *job_main(void *arg)
     pthread_cond_broadcast(&c->cv);
     pthread_mutex_unlock(&c->mu);
     bool detached = j->detached;
+    struct fk_comm *parent = j->parent;
+    if (parent) { /* now the child shows itself, and the parent is free again */
+        if (!c->no_member && !j->result)
+            __atomic_store_n(j->out, c, __ATOMIC_RELEASE);
+        pthread_mutex_lock(&parent->mu);
+        if (parent->state == ncclInProgress)
+            parent->state = j->result;
+        parent->helpers--;
+        pthread_cond_broadcast(&parent->cv);
+        pthread_mutex_unlock(&parent->mu);
+        comm_unref(parent);
+    }
     j->over = 1; /* the job is its waiter's from here on */
     if (detached) {
         if (c->no_member)
@@ -1600,6 +1612,18 @@ static ncclResult_t child_job(struct fk_comm *parent, const char *what, unsigned
     j->retry = true;
     j->out = out;
     j->comm = comm_new(parent->device, blocking);
+    if (!blocking && !group.depth) {
+        /* As NCCL: the call succeeds at once, and the child is there when the parent is no longer in progress. */
+        *out = NULL;
+        j->parent = parent;
+        pthread_mutex_lock(&parent->mu);
+        parent->state = ncclInProgress;
+        parent->helpers++;
+        pthread_mutex_unlock(&parent->mu);
+        atomic_fetch_add(&parent->refs, 1);
+        r = add_job(j);
+        return r == ncclInProgress ? ncclSuccess : r;
+    }
     *out = color == NO_COLOR ? NULL : j->comm;
     return add_job(j);
 }

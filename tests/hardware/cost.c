@@ -1,8 +1,9 @@
 /*
  * Cost of a call and bandwidth, ours and direct NCCL, in one run and in the same two processes: blocks alternate (ours, direct,
  * ours, direct, ...), and each figure is the median over pairs of neighbours. Between two blocks of direct calls stands the
- * noise of the method. Writes cost.json into HW_LOG. The same, of one call, for libflagcx.so (HW_FLAGCX) and for the plugin that
- * FlagCX would call.
+ * noise of the method. Ours is libflagos_comm.so in the scenario cost, and in drop_in what the loader finds as libnccl.so.2.
+ * Both write SCENARIO.json into HW_LOG. The same, of calls alone, for libflagcx.so (HW_FLAGCX) and for the plugin that FlagCX
+ * would call: flagcx_cost.
  */
 #include "hw.h"
 #include "../fakevendor/abi/flagcx_adaptor.h"
@@ -24,54 +25,38 @@ static double quantile(double *values, int n, double q)
     return values[at];
 }
 
-struct both {
-    struct rank r;
-    void *direct; /* NCCL's own communicator of the same ranks */
-    void *in, *out;
-    /* The same through FlagCX's names, and through the plugin. */
-    flagcxComm_t skin;
-    flagcxInnerComm_t plugin;
-    struct { void *base; } wrapper;
-};
-
 enum way { ours, direct, skin, plugin };
 static const char *const way_names[] = { "ours", "direct", "libflagcx.so", "the plugin" };
+enum { float32 = 7, sum = 0 }; /* in all libraries */
+
+typedef int AllReduce(const void *, void *, size_t, int, int, void *, void *);
+
+struct side {
+    AllReduce *all_reduce;
+    void *comm, *stream;
+};
+
+struct both {
+    struct rank r;
+    struct side side[4]; /* of the same ranks, by way */
+    void *in, *out;
+    struct { void *base; } wrapper; /* of the stream, for FlagCX's functions */
+};
 
 static struct {
     __typeof__(&flagcxGetUniqueId) GetUniqueId;
     __typeof__(&flagcxCommInitRank) CommInitRank;
     __typeof__(&flagcxCommDestroy) CommDestroy;
-    __typeof__(&flagcxAllReduce) AllReduce;
 } X; /* libflagcx.so */
 static const struct flagcxCCLAdaptor_v1 *P;
-
-static flagcxStream_t wrapped(struct both *b)
-{
-    b->wrapper.base = b->r.stream;
-    return (flagcxStream_t)&b->wrapper;
-}
 
 /* `calls` all-reduces of so many floats; whether one failed. */
 static int run(struct both *b, enum way way, size_t count, int calls)
 {
-    flagcxStream_t stream = wrapped(b);
+    AllReduce *all_reduce = b->side[way].all_reduce;
+    void *comm = b->side[way].comm, *stream = b->side[way].stream;
     int i, bad = 0;
-    switch (way) {
-    case ours:
-        for (i = 0; i < calls; i++) {
-            bad |= F.AllReduce(b->in, b->out, count, flagosFloat32, flagosSum, b->r.comm, stream_of(&b->r));
-        }
-        break;
-    case direct:
-        for (i = 0; i < calls; i++) bad |= N.AllReduce(b->in, b->out, count, 7, 0, b->direct, b->r.stream);
-        break;
-    case skin:
-        for (i = 0; i < calls; i++) bad |= (int)X.AllReduce(b->in, b->out, count, flagcxFloat, flagcxSum, b->skin, stream);
-        break;
-    case plugin:
-        for (i = 0; i < calls; i++) bad |= (int)P->allReduce(b->in, b->out, count, flagcxFloat, flagcxSum, b->plugin, stream);
-        break;
-    }
+    for (i = 0; i < calls; i++) bad |= all_reduce(b->in, b->out, count, float32, sum, comm, stream);
     return bad;
 }
 
@@ -181,12 +166,60 @@ static void say_cost(int rank, const char *name, enum way way, const struct cost
            c->control_low, c->control_high, c->pairs, c->calls);
 }
 
-static void compare(int rank)
+/* The file of NCCL that ours is over. */
+static void connect_library(struct both *b, char *file)
 {
-    struct both b;
+    flagosCommInfo_t info = FLAGOS_COMM_INFO_INITIALIZER;
+    load_nccl();
+    load_ours();
+    b->r = join(b->r.rank, NULL);
+    b->side[ours].all_reduce = (AllReduce *)F.AllReduce;
+    b->side[ours].comm = b->r.comm;
+    b->side[ours].stream = stream_of(&b->r);
+    FLAGOS(CommGetInfo(b->r.comm, &info));
+    if (realpath(info.libraryPath, file) == NULL) file[0] = 0;
+}
+
+static int (*drop_in_destroy)(void *);
+
+static void connect_drop_in(struct both *b, char *file)
+{
+    int (*id_of)(NcclId *), (*init)(void **, int, NcclId, int), result = 0;
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    NcclId id;
+    if (library == NULL || dlsym(library, "flagos_comm_instance") == NULL) give_up("libnccl.so.2 is not ours");
+    *(void **)&id_of = dlsym(library, "ncclGetUniqueId");
+    *(void **)&init = dlsym(library, "ncclCommInitRank");
+    *(void **)&drop_in_destroy = dlsym(library, "ncclCommDestroy");
+    *(void **)&b->side[ours].all_reduce = dlsym(library, "ncclAllReduce");
+    set_device(b->r.rank);
+    CUDA(StreamCreateWithFlags(&b->r.stream, 1));
+    if (b->r.rank == 0) result = id_of(&S->nccl_id);
+    meet();
+    id = S->nccl_id;
+    meet();
+    result = result ? result : init(&b->side[ours].comm, 2, id, b->r.rank);
+    if (result != 0) give_up("init over libnccl.so.2: %d", result);
+    b->side[ours].stream = b->r.stream;
+    /* What of that name is in the process now is what ours is over. */
+    if (real_copies(file, PATH_MAX) != 1) give_up("not one copy of NCCL: %s", file);
+}
+
+static void connect_direct(struct both *b)
+{
+    if (b->r.rank == 0) NCCL(GetUniqueId(&S->nccl_id));
+    meet();
+    NCCL(CommInitRank(&b->side[direct].comm, 2, S->nccl_id, b->r.rank));
+    if (b->side[direct].comm == NULL) give_up("no communicator of NCCL");
+    *(void **)&b->side[direct].all_reduce = *(void **)&N.AllReduce;
+    b->side[direct].stream = b->r.stream;
+}
+
+static void compare(int rank, void (*connect)(struct both *, char *))
+{
+    struct both b = {.r.rank = rank};
     struct cost lone, row_of;
     struct row rows[max_sizes];
-    flagosCommInfo_t info = FLAGOS_COMM_INFO_INITIALIZER;
     char direct_file[PATH_MAX] = "?", our_file[PATH_MAX] = "?";
     Dl_info where;
     int n = 0, i, version = 0, small = quick(), gated = !small && number_from("HW_STANDIN", 0) == 0;
@@ -194,15 +227,10 @@ static void compare(int rank)
     void *event[2];
 
     load_cuda();
-    load_nccl();
-    load_ours();
-    b.r = join(rank, NULL);
-    if (rank == 0) NCCL(GetUniqueId(&S->nccl_id));
-    meet();
-    NCCL(CommInitRank(&b.direct, 2, S->nccl_id, rank));
-    if (b.direct == NULL) give_up("no communicator of NCCL");
-    FLAGOS(CommGetInfo(b.r.comm, &info));
-    if (realpath(info.libraryPath, our_file) == NULL) our_file[0] = 0;
+    connect(&b, our_file);
+    /* The drop-in has to find the other one by itself first. */
+    if (N.AllReduce == NULL) load_nccl();
+    connect_direct(&b);
     if (dladdr((void *)(size_t)N.AllReduce, &where) != 0 && realpath(where.dli_fname, direct_file) == NULL) direct_file[0] = 0;
     NCCL(GetVersion(&version));
     EXPECT(strcmp(our_file, direct_file) == 0, "ours is over %s, direct over %s", our_file, direct_file);
@@ -265,7 +293,7 @@ static void compare(int rank)
     if (rank == 0 && getenv("HW_LOG") != NULL) {
         char path[PATH_MAX];
         FILE *f;
-        snprintf(path, sizeof path, "%s/cost.json", getenv("HW_LOG"));
+        snprintf(path, sizeof path, "%s/%s.json", getenv("HW_LOG"), scenario_name);
         f = fopen(path, "w");
         if (f == NULL) give_up("%s can't be written", path);
         fprintf(f, "{\n  \"operation\": \"all_reduce\", \"datatype\": \"float32\", \"ranks\": 2, \"nccl_version\": %d, \"standin\": %d,\n", version,
@@ -283,8 +311,20 @@ static void compare(int rank)
         fprintf(f, "  ]\n}\n");
         fclose(f);
     }
-    NCCL(CommDestroy(b.direct));
-    leave(&b.r);
+    NCCL(CommDestroy(b.side[direct].comm));
+    if (b.r.comm != NULL) FLAGOS(CommDestroy(b.r.comm));
+    else EXPECT(drop_in_destroy(b.side[ours].comm) == 0, "the destroy failed");
+    CUDA(StreamDestroy(b.r.stream));
+}
+
+static void cost(int rank)
+{
+    compare(rank, connect_library);
+}
+
+static void cost_of_drop_in(int rank)
+{
+    compare(rank, connect_drop_in);
 }
 
 /* What FlagCX's programs pay, and FlagCX itself. */
@@ -302,10 +342,9 @@ static void of_flagcx(int rank)
     load_ours();
     memset(&b, 0, sizeof b);
     b.r = join(rank, NULL);
-    if (rank == 0) NCCL(GetUniqueId(&S->nccl_id));
-    meet();
-    NCCL(CommInitRank(&b.direct, 2, S->nccl_id, rank));
-    if (b.direct == NULL) give_up("no communicator of NCCL");
+    connect_direct(&b);
+    b.wrapper.base = b.r.stream;
+    b.side[plugin].stream = b.side[skin].stream = &b.wrapper;
     library = dlopen(getenv("HW_LIB"), RTLD_NOW | RTLD_LOCAL);
     P = library == NULL ? NULL : dlsym(library, "flagcxCCLAdaptorPlugin_v1");
     if (P == NULL) give_up("%s", dlerror());
@@ -316,7 +355,10 @@ static void of_flagcx(int rank)
     }
     meet();
     memcpy(&inner, &S->id, sizeof S->id);
-    if (P->commInitRank(&b.plugin, 2, &inner, rank, NULL) != flagcxSuccess) give_up("commInitRank: %s", P->getLastError(NULL));
+    if (P->commInitRank((flagcxInnerComm_t *)&b.side[plugin].comm, 2, &inner, rank, NULL) != flagcxSuccess) {
+        give_up("commInitRank: %s", P->getLastError(NULL));
+    }
+    b.side[plugin].all_reduce = (AllReduce *)P->allReduce;
     meet();
     if (ways == 2) {
         library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -324,14 +366,14 @@ static void of_flagcx(int rank)
         *(void **)&X.GetUniqueId = dlsym(library, "flagcxGetUniqueId");
         *(void **)&X.CommInitRank = dlsym(library, "flagcxCommInitRank");
         *(void **)&X.CommDestroy = dlsym(library, "flagcxCommDestroy");
-        *(void **)&X.AllReduce = dlsym(library, "flagcxAllReduce");
+        *(void **)&b.side[skin].all_reduce = dlsym(library, "flagcxAllReduce");
         if (rank == 0) {
             EXPECT(X.GetUniqueId(&id) == flagcxSuccess, "flagcxGetUniqueId failed");
             memcpy(&S->id, &id, sizeof id);
         }
         meet();
         memcpy(&id, &S->id, sizeof id);
-        if (X.CommInitRank(&b.skin, 2, &id, rank) != flagcxSuccess) give_up("flagcxCommInitRank failed");
+        if (X.CommInitRank((flagcxComm_t *)&b.side[skin].comm, 2, &id, rank) != flagcxSuccess) give_up("flagcxCommInitRank failed");
     }
     b.in = device_memory(4096);
     b.out = device_memory(4096);
@@ -348,15 +390,16 @@ static void of_flagcx(int rank)
         row = measure_cost(&b, way, 64, small ? 10 : 400);
         say_cost(rank, way == plugin ? "plugin_calls_in_a_row" : "libflagcx_calls_in_a_row", way, &row, gated);
     }
-    EXPECT(P->commDestroy(b.plugin) == flagcxSuccess, "commDestroy: %s", P->getLastError(NULL));
-    if (ways == 2) EXPECT(X.CommDestroy(b.skin) == flagcxSuccess, "flagcxCommDestroy failed");
-    NCCL(CommDestroy(b.direct));
+    EXPECT(P->commDestroy(b.side[plugin].comm) == flagcxSuccess, "commDestroy: %s", P->getLastError(NULL));
+    if (ways == 2) EXPECT(X.CommDestroy(b.side[skin].comm) == flagcxSuccess, "flagcxCommDestroy failed");
+    NCCL(CommDestroy(b.side[direct].comm));
     leave(&b.r);
     report(rank, "destroyed", "all communicators");
 }
 
 static const struct scenario list[] = {
-    {"cost", processes, 2, 150, compare, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
+    {"cost", processes, 2, 150, cost, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
+    {"drop_in", processes, 2, 150, cost_of_drop_in, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
     {"flagcx_cost", processes, 2, 100, of_flagcx, {"FLAGOSCOMM_TIERS=native"}, 0, 1},
 };
 HW_MAIN(list)

@@ -9,12 +9,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-pub const USAGE: &str = "usage: cargo run -p xtask -- install [--prefix DIR] [--destdir DIR] [--drop-ins] [--from DIR]
+pub const USAGE: &str =
+    "usage: cargo run -p xtask -- install [--prefix DIR] [--destdir DIR] [--drop-ins] [--from DIR]
        cargo run -p xtask -- uninstall [--prefix DIR] [--destdir DIR]
   --prefix DIR   the absolute place of the tree (default /usr/local)
   --destdir DIR  stands before the prefix, for packagers (default: the variable DESTDIR, else none)
-  --drop-ins     also libflagcx.so and libnccl.so.2, each in a folder of its own; so far they only answer for
-                 their version
+  --drop-ins     also libflagcx.so and libnccl.so.2, each in a folder of its own
   --from DIR     takes the libraries and the tool from this folder instead of building them";
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -268,6 +268,11 @@ fn entries(built: &Path, drop_ins: bool) -> Result<BTreeMap<String, Entry>, Stri
                 Entry::Copy(built.join(file), 0o755),
             );
         }
+        // What a program that is linked with -lnccl is built against.
+        add(
+            "lib/flagos-comm/nccl/libnccl.so".into(),
+            Entry::Link("libnccl.so.2".into()),
+        );
     }
 
     let mut list: Vec<&str> = all.keys().map(String::as_str).chain([MANIFEST]).collect();

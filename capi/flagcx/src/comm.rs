@@ -2,7 +2,7 @@
 
 use crate::boundary::{Out, handle, out_comm};
 use crate::flagcx_abi::skin::{SUSPEND_MEMORY, entry, entry_with_state, live, read_id, state};
-use crate::handles::registry;
+use crate::registry::registry;
 use crate::types::*;
 use engine::internal;
 use engine::{Caller, Options};
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn flagcxCommInitRank(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagcxCommFinalize(comm: flagcxComm_t) -> flagcxResult_t {
     entry("flagcxCommFinalize", comm, || {
-        internal::comm_finalize(handle(comm))
+        internal::comm_finalize(handle(comm)).map(drop)
     })
 }
 

@@ -26,6 +26,9 @@ mod info;
 mod instance;
 mod mem;
 mod onesided;
+#[allow(dead_code, reason = "the library under NCCL's names needs more of it")]
+#[path = "../../registry.rs"]
+mod registry;
 #[allow(
     missing_docs,
     dead_code,

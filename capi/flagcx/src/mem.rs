@@ -2,7 +2,7 @@
 
 use crate::boundary::{Out, handle, not_null, null};
 use crate::flagcx_abi::skin::{entry, live};
-use crate::handles::{Registration, registry};
+use crate::registry::registry;
 use crate::types::*;
 use engine::{Code, Error, Result, internal};
 use std::ffi::{c_int, c_void};
@@ -101,34 +101,16 @@ pub unsafe extern "C" fn flagcxCommRegister(
         let out = unsafe { Out::new(handle, "handle", null_mut()) }?;
         buffer(buff, size)?;
         let allocator = self::allocator(allocator)?;
-        let mut registry = registry();
         if !comm.is_null() {
             live(comm)?;
         }
-        let again = registry
-            .registrations
-            .iter_mut()
-            .find(|(_, r)| (r.comm, r.buffer, r.size) == (comm.addr(), buff.addr(), size));
-        if let Some((number, registration)) = again {
-            registration.uses += 1;
-            out.set(std::ptr::without_provenance_mut(*number));
-            return Ok(());
-        }
-        let engine = if comm.is_null() || allocator == Allocator::Shmem {
-            None
-        } else {
-            Some(internal::comm_register(comm.addr(), buff, size)?)
+        let engine = || {
+            if comm.is_null() || allocator == Allocator::Shmem {
+                return Ok(None);
+            }
+            internal::comm_register(comm.addr(), buff, size).map(Some)
         };
-        let number = registry.next();
-        let registration = Registration {
-            comm: comm.addr(),
-            buffer: buff.addr(),
-            size,
-            engine,
-            uses: 1,
-        };
-        registry.registrations.insert(number, registration);
-        out.set(std::ptr::without_provenance_mut(number));
+        out.set(registry().register(comm.addr(), buff, size, engine)?);
         Ok(())
     })
 }
@@ -151,26 +133,7 @@ pub unsafe extern "C" fn flagcxCommDeregister(
         if handle.is_null() {
             return Ok(());
         }
-        let mut registry = registry();
-        let registration = registry
-            .registrations
-            .get_mut(&handle.addr())
-            .filter(|r| r.comm == comm.addr())
-            .ok_or_else(|| {
-                Error::invalid_argument(format!(
-                    "{handle:p} is no live registration of this communicator"
-                ))
-            })?;
-        registration.uses -= 1;
-        if registration.uses > 0 {
-            return Ok(());
-        }
-        let engine = registration.engine;
-        registry.registrations.remove(&handle.addr());
-        match engine {
-            Some(engine) => internal::comm_deregister(comm.addr(), engine),
-            None => Ok(()),
-        }
+        registry().deregister(comm.addr(), handle)
     })
 }
 
@@ -207,11 +170,9 @@ pub unsafe extern "C" fn flagcxCommWindowRegister(
         }
         match internal::comm_window_register(handle(comm), buff, size, winFlags) {
             Ok(engine) => {
-                let mut registry = registry();
-                let number = registry.next();
-                registry.windows.insert(number, (handle(comm), engine));
+                let window = registry().add_window(handle(comm), engine);
                 // SAFETY: as above.
-                unsafe { win.write_unaligned(std::ptr::without_provenance_mut(number)) };
+                unsafe { win.write_unaligned(window) };
                 Ok(())
             }
             Err(error) if error.code() == Code::NotSupported => {
@@ -239,15 +200,7 @@ pub unsafe extern "C" fn flagcxCommWindowDeregister(
             return Ok(());
         }
         live(comm)?;
-        let engine = {
-            let mut registry = registry();
-            let found = registry.windows.get(&win.addr()).copied();
-            let (_, engine) = found.filter(|(of, _)| *of == handle(comm)).ok_or_else(|| {
-                Error::invalid_argument(format!("{win:p} is no live window of this communicator"))
-            })?;
-            registry.windows.remove(&win.addr());
-            engine
-        };
+        let engine = registry().take_window(handle(comm), win)?;
         internal::comm_window_deregister(handle(comm), engine)
     })
 }

@@ -390,9 +390,11 @@ pub unsafe extern "C" fn flagosCommAgree(
     })
 }
 
-/// Finishes what is under way on a communicator, on all ranks. Collective. Afterwards only queries,
-/// flagosCommDestroy and flagosCommAbort are legal on it. Needed only where ranks end at very
-/// different times; flagosCommDestroy alone is enough otherwise.
+/// Finishes what is under way on a communicator, on all ranks. Collective; where one process owns several
+/// of the ranks, it waits for none of the others, so that one thread may call it on one rank after the
+/// other. Afterwards only queries, flagosCommDestroy and flagosCommAbort are legal on it. Needed only where
+/// ranks end at very different times; flagosCommDestroy alone is enough otherwise. With blocking = 0 it
+/// goes on in the background, and flagosCommGetAsyncError tells when it is over.
 ///
 /// @param comm  the communicator.
 ///
@@ -405,7 +407,7 @@ pub unsafe extern "C" fn flagosCommAgree(
 /// Semantics: NCCL's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagosCommFinalize(comm: flagosComm_t) -> flagosResult_t {
-    entry("flagosCommFinalize", comm, || {
+    entry_with_state("flagosCommFinalize", comm, || {
         internal::comm_finalize(handle(comm))
     })
 }

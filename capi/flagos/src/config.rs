@@ -104,6 +104,7 @@ unsafe fn read(pointer: *const flagosConfig_t) -> Result<Options> {
         },
         tiers: words(tiers, "config->tiers")?,
         caller: Caller::Program,
+        knobs_are_hints: false,
         vendor: VendorKnobs {
             cga_cluster_size: number(config.cgaClusterSize),
             min_ctas: number(config.minCTAs),

@@ -1,4 +1,4 @@
-//! What a call of FlagCX's ABI costs over the native library's, in instructions.
+//! What a call of another library's ABI costs over the native library's, in instructions.
 
 use crate::{library, root, run};
 use std::path::{Path, PathBuf};
@@ -18,14 +18,15 @@ pub const OPERATIONS: [&str; 10] = [
     "Recv",
 ];
 
-fn native(dir: &Path) -> PathBuf {
+/// The program that makes the calls of the native library.
+fn native(source: &Path, dir: &Path) -> PathBuf {
     let native = dir.join("native");
     let soname = dir.join("libflagos_comm.so.0");
     std::os::unix::fs::symlink(library(), &soname).expect("a link");
     run(Command::new("gcc")
         .args(["-g", "-O1", "-DNATIVE"])
         .arg(format!("-I{}", root().join("include").display()))
-        .arg(root().join("tests/c/flagcx/cost.c"))
+        .arg(source)
         .arg("-o")
         .arg(&native)
         .arg(&soname));
@@ -51,16 +52,18 @@ fn count(program: &Command, function: &str, path: &str) -> i64 {
     collected.1.trim().parse().expect("a number")
 }
 
-/// Counts 1000 calls of each operation over a vendor's library that does nothing. `ours` gives the program that makes them,
+/// Counts 1000 calls of each operation over a vendor's library that does nothing. `source` makes those of the
+/// native library if `NATIVE` is defined; `ours` gives the program that makes them,
 /// and the function of the library that it calls.
 pub fn at_most_twelve_more(
     operations: &[&str],
+    source: &Path,
     dir: &Path,
     standins: &Path,
     ours: impl Fn(&str) -> (Command, String),
 ) {
     let path = format!("{}:{}", dir.display(), standins.display());
-    let native = native(dir);
+    let native = native(source, dir);
     for op in operations {
         let (program, function) = ours(op);
         let mut bare = Command::new(&native);

@@ -38,7 +38,8 @@ fn suite(name: &str, devices: &str, only: &str) -> Suite {
             release("flagos-comm-capi-flagcx", "libflagcx.so"),
         )
         .env("HW_QUICK", "1")
-        .env("HW_ONLY", only);
+        .env("HW_ONLY", only)
+        .env("HW_DROP_IN", release("flagos-comm-capi-nccl", "libnccl.so"));
     Suite { log, command }
 }
 
@@ -96,6 +97,13 @@ fn everything_passes() {
         "plugin-misuse",
         "flagcx_cost.plugin_one_call",
         "flagcx_cost.libflagcx_one_call",
+        "nccl.single.init_in_group",
+        "nccl.single.end",
+        "nccl.processes.operations",
+        "nccl.processes.memory",
+        "nccl.nonblocking.split",
+        "drop_in.same_library",
+        "drop_in.bandwidth",
     ] {
         let wanted = format!("PASS  {check}  ");
         assert!(
@@ -105,7 +113,12 @@ fn everything_passes() {
         );
     }
     let skipped = lines(&ran, "SKIP");
-    assert_eq!(skipped, ["SKIP  torch  stand-ins"], "{}", ran.out);
+    assert_eq!(
+        skipped,
+        ["SKIP  torch  stand-ins", "SKIP  torch_nccl  stand-ins"],
+        "{}",
+        ran.out
+    );
     let cost = json(&suite.log.join("cost.json"));
     assert_eq!(cost["standin"], 1);
     assert!(cost["bandwidth"].as_array().is_some_and(|r| r.len() > 3));
@@ -120,7 +133,7 @@ fn everything_passes() {
 
 #[test]
 fn a_fault_of_the_vendors_library_is_noticed() {
-    let mut suite = suite("fault", "2", "graph cost flagcx plugin");
+    let mut suite = suite("fault", "2", "graph cost flagcx plugin nccl");
     suite
         .command
         .env("FAKE_FAIL", "ncclAllReduce:3@2+")
@@ -134,6 +147,9 @@ fn a_fault_of_the_vendors_library_is_noticed() {
         "flagcx-processes",
         "plugin-processes",
         "flagcx_cost",
+        "nccl.single",
+        "nccl.processes",
+        "drop_in",
     ] {
         assert!(
             lines(&ran, "FAIL").iter().any(|l| l.contains(name)),

@@ -28,6 +28,9 @@ use std::time::Duration;
 pub(crate) fn vendor_options(options: &Options) -> Result<CommOptions> {
     let knobs = &options.vendor;
     let mut out = CommOptions::default();
+    if options.knobs_are_hints {
+        out.set_hints();
+    }
     if options.vendor_nonblocking {
         out.set(Knob::Blocking, 0);
     }
@@ -360,9 +363,8 @@ fn check_answers(comm: &VendorComm, nranks: i32, rank: i32, device: i32) -> Resu
 
 /// How many ranks are in the process of this one.
 fn ranks_here(infos: &[RankInfo], rank: u32) -> usize {
-    let process = |info: &RankInfo| (info.machine.clone(), info.pid_namespace, info.pid);
-    let own = process(&infos[rank as usize]);
-    infos.iter().filter(|info| process(info) == own).count()
+    let own = infos[rank as usize].process();
+    infos.iter().filter(|info| info.process() == own).count()
 }
 
 /// The vendor's init on a helper thread, with the device set: it may hang, and can't be
@@ -401,6 +403,9 @@ impl VendorInit {
                     let native = parts.native().map(Arc::clone);
                     native.ok_or_else(|| Error::internal("the parent is not native"))
                 };
+                let splits = matches!(parent, Some(VendorParent::Split { .. }));
+                let from = parent.as_ref().map(VendorParent::handle);
+                let from = from.map(&of_parent).transpose()?;
                 let (comm, mut progress) = match parent {
                     Some(VendorParent::Split { parent, color, key }) => {
                         let (child, progress) =
@@ -422,7 +427,8 @@ impl VendorInit {
                     }
                     None => library.init_rank(nranks, &ids[0], rank, here, &options)?,
                 };
-                while progress == Progress::Pending {
+                // A child of one that does not block shows itself when its parent is free again.
+                while progress == Progress::Pending || comm.raw().is_null() {
                     if flag.load(Ordering::Acquire) || abort.is_set() {
                         let _ = comm.abort();
                         return Err(Error::new(
@@ -431,7 +437,17 @@ impl VendorInit {
                         ));
                     }
                     std::thread::sleep(Duration::from_millis(1));
-                    progress = comm.async_error()?;
+                    progress = match &from {
+                        Some(from) if comm.raw().is_null() => {
+                            let state = from.async_error();
+                            // A shrink is made of what is broken.
+                            if splits {
+                                let _ = state?;
+                            }
+                            Progress::Pending
+                        }
+                        _ => comm.async_error()?,
+                    };
                 }
                 comm.bind(driver, device);
                 check_answers(&comm, nranks, rank, device)?;

@@ -14,7 +14,7 @@ use crate::control::tree::Tree;
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::load;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -90,6 +90,7 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
                     finalized: AtomicBool::new(false),
                     collective: Mutex::new(()),
                     agreed: Mutex::default(),
+                    under_way: AtomicU32::new(0),
                     secret: id.secret,
                 });
             }

@@ -238,7 +238,7 @@ unsafe extern "C" fn commInitRank(
 
 unsafe extern "C" fn commFinalize(comm: Comm) -> R {
     entry(named!(commFinalize), comm, || {
-        internal::comm_finalize(handle(comm))
+        internal::comm_finalize(handle(comm)).map(drop)
     })
 }
 

@@ -1,5 +1,6 @@
 //! Programs that meet what went wrong elsewhere: a preloaded library, a host that aborts on panics, Ctrl-C.
 
+use crate::drop_in::nccl_that_calls_itself;
 use flagos_comm_capi_tests::{c_program, cargo, compiler, have, library, root, run, scratch};
 use flagos_comm_testkit::cargo::target_dir;
 use flagos_comm_testkit::standins::Standins;
@@ -16,28 +17,8 @@ fn a_preloaded_library_does_not_come_between_a_vendor_and_itself() {
     }
     let standins = Standins::builder().build();
     let dir = scratch("preload");
-    let fake = root().join("tests/fakevendor");
-    let object = dir.join("nccl.o");
-    run(Command::new("gcc")
-        .args([
-            "-std=c11",
-            "-O2",
-            "-fPIC",
-            "-pthread",
-            "-fvisibility=hidden",
-        ])
-        .args(["-DncclCommDestroy=stand_in_destroy", "-c"])
-        .arg(fake.join("nccl.c"))
-        .arg("-o")
-        .arg(&object));
     let nccl = dir.join("libnccl.so.2");
-    run(Command::new("gcc")
-        .args(["-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-Wall"])
-        .arg(format!("-I{}", fake.display()))
-        .arg(root().join("tests/c/calls_itself.c"))
-        .arg(&object)
-        .args(["-Wl,-soname,libnccl.so.2", "-lm", "-o"])
-        .arg(&nccl));
+    nccl_that_calls_itself(&nccl, &[], &[]);
     let exe = dir.join("preloaded");
     run(compiler("gcc", "gnu11")
         .arg(root().join("tests/c/preloaded.c"))

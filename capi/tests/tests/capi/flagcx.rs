@@ -1,14 +1,11 @@
 //! `libflagcx.so` as FlagCX's programs see it: the programs of `tests/c/flagcx`, written against a header of
 //! FlagCX's ABI, on the host tier and over stand-ins of NVIDIA's libraries.
 
-use flagos_comm_capi_tests::cost::{OPERATIONS, at_most_twelve_more};
-use flagos_comm_capi_tests::{
-    debug, have, library, release, root, run, scratch, stdout, without_comments,
-};
-use flagos_comm_testkit::{Call, CallLog, Standins, ranks};
-use std::path::{Path, PathBuf};
+use crate::drop_in::{ASAN, FLAGCX, grouped, has_sanitizer, on_host, over, plain, valgrind};
+use flagos_comm_capi_tests::cost::OPERATIONS;
+use flagos_comm_capi_tests::{have, root, run, stdout, without_comments};
+use flagos_comm_testkit::{CallLog, Standins};
 use std::process::Command;
-use std::time::Duration;
 
 /// The names of flagcx_kernel.h that FlagCX's Python wrapper looks up.
 const KERNEL: [&str; 8] = [
@@ -21,14 +18,6 @@ const KERNEL: [&str; 8] = [
     "flagcxDevMemFreeDevicePtr",
     "flagcxDevMemGetDevicePtr",
 ];
-
-/// `FLAGOSCOMM_TEST_FLAGCX_SKIN` if set, else the release build.
-fn skin() -> PathBuf {
-    match std::env::var_os("FLAGOSCOMM_TEST_FLAGCX_SKIN") {
-        Some(path) => path.into(),
-        None => release().join("libflagcx.so"),
-    }
-}
 
 /// The functions of FlagCX's header and the wrapper's, sorted.
 fn functions() -> Vec<String> {
@@ -46,84 +35,6 @@ fn functions() -> Vec<String> {
     names
 }
 
-fn source(name: &str) -> PathBuf {
-    root().join("tests/c/flagcx").join(name)
-}
-
-/// A folder with the library under the name that FlagCX's has.
-fn folder(name: &str) -> PathBuf {
-    let dir = scratch(name);
-    std::os::unix::fs::symlink(skin(), dir.join("libflagcx.so")).expect("a link");
-    dir
-}
-
-/// Compiles a program and links it as FlagCX's are.
-fn program(name: &str, flags: &[&str], dir: &Path) -> PathBuf {
-    let exe = dir.join(name);
-    run(Command::new("gcc")
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
-        .args(["-g", "-O1"])
-        .arg(format!(
-            "-I{}",
-            root().join("tests/fakevendor/abi").display()
-        ))
-        .arg(source(&format!("{name}.c")))
-        .arg("-o")
-        .arg(&exe)
-        .args(flags)
-        .arg(format!("-L{}", dir.display()))
-        .arg("-lflagcx")
-        .args(["-pthread", "-ldl"]));
-    exe
-}
-
-/// A program in the folder of its library, on the host tier, whatever the machine has.
-fn on_host(mut command: Command, dir: &Path) -> Command {
-    command
-        .env("LD_LIBRARY_PATH", dir)
-        .env("FLAGOSCOMM_TIERS", "host")
-        .env("EXPECTED_VENDOR", "HOST");
-    command
-}
-
-/// The same over stand-ins, whose calls are logged.
-fn over(mut command: Command, dir: &Path, standins: &Standins) -> Command {
-    let path = format!("{}:{}", dir.display(), standins.dir.display());
-    command
-        .env("LD_LIBRARY_PATH", path)
-        .env("FAKE_LOG", dir.join("log"))
-        .env("EXPECTED_VENDOR", "NVIDIA");
-    command
-}
-
-/// The misuse with handles of the native library and of another copy of the skin.
-fn misuse(exe: &Path, dir: &Path, mut command: Command) -> Command {
-    let copy = dir.join("libtwin.so");
-    std::fs::copy(skin(), &copy).expect("the target directory can be written");
-    command.arg(exe).arg(library()).arg(copy);
-    on_host(command, dir)
-}
-
-/// Under valgrind.
-fn valgrind() -> Command {
-    let mut command = Command::new("valgrind");
-    command.args([
-        "--quiet",
-        "--error-exitcode=99",
-        "--leak-check=full",
-        "--errors-for-leak-kinds=definite",
-        "--fair-sched=try",
-    ]);
-    command
-}
-
-/// A command to put a program behind.
-fn plain() -> Command {
-    Command::new("env")
-}
-
-const ASAN: [&str; 2] = ["-fsanitize=address", "-fno-omit-frame-pointer"];
-
 #[test]
 fn exports_are_flagcx_s() {
     let list = std::fs::read_to_string(root().join("capi/flagcx/exports.txt")).expect("the list");
@@ -135,8 +46,8 @@ fn exports_are_flagcx_s() {
 
 #[test]
 fn a_consumer_records_the_file_name() {
-    let dir = folder("flagcx-needed");
-    let exe = program("ranks", &[], &dir);
+    let dir = FLAGCX.folder("flagcx-needed");
+    let exe = FLAGCX.program("ranks", &[], &dir);
     let needed = stdout(Command::new("readelf").arg("-dW").arg(exe));
     assert!(
         needed
@@ -148,7 +59,7 @@ fn a_consumer_records_the_file_name() {
 
 #[test]
 fn every_function_is_misused() {
-    let code = std::fs::read_to_string(source("misuse.c")).expect("the program");
+    let code = std::fs::read_to_string(FLAGCX.source("misuse.c")).expect("the program");
     for name in functions() {
         assert!(
             ["FUNCTION(NAME,", ", NAME(", "(NAME("]
@@ -161,18 +72,17 @@ fn every_function_is_misused() {
 
 #[test]
 fn flagcx_misuse() {
-    let dir = folder("flagcx-misuse");
-    let exe = program("misuse", &[], &dir);
-    run(&mut misuse(&exe, &dir, plain()));
+    let dir = FLAGCX.folder("flagcx-misuse");
+    let exe = FLAGCX.program("misuse", &[], &dir);
+    run(&mut FLAGCX.misuse(&exe, &dir, plain()));
 }
 
 #[test]
 fn flagcx_misuse_with_address_sanitizer() {
-    let dir = folder("flagcx-misuse-asan");
-    let exe = program("misuse", &ASAN, &dir);
-    let symbols = stdout(Command::new("nm").arg("-D").arg(&exe));
-    assert!(symbols.contains("__asan_init"), "no sanitizer in it");
-    run(&mut misuse(&exe, &dir, plain()));
+    let dir = FLAGCX.folder("flagcx-misuse-asan");
+    let exe = FLAGCX.program("misuse", &ASAN, &dir);
+    has_sanitizer(&exe);
+    run(&mut FLAGCX.misuse(&exe, &dir, plain()));
 }
 
 #[test]
@@ -180,15 +90,15 @@ fn flagcx_misuse_under_valgrind() {
     if !have("valgrind") {
         return;
     }
-    let dir = folder("flagcx-misuse-valgrind");
-    let exe = program("misuse", &[], &dir);
-    run(&mut misuse(&exe, &dir, valgrind()));
+    let dir = FLAGCX.folder("flagcx-misuse-valgrind");
+    let exe = FLAGCX.program("misuse", &[], &dir);
+    run(&mut FLAGCX.misuse(&exe, &dir, valgrind()));
 }
 
 #[test]
 fn flagcx_misuse_over_a_vendor() {
-    let dir = folder("flagcx-misuse-vendor");
-    let exe = program("misuse", &[], &dir);
+    let dir = FLAGCX.folder("flagcx-misuse-vendor");
+    let exe = FLAGCX.program("misuse", &[], &dir);
     run(&mut over(
         Command::new(exe),
         &dir,
@@ -199,25 +109,13 @@ fn flagcx_misuse_over_a_vendor() {
 /// A panic in any entry is an error with a text, and the next call works.
 #[test]
 fn flagcx_panics_stop_at_the_boundary() {
-    let dir = scratch("flagcx-panics");
-    let exe = dir.join("panics");
-    run(Command::new("gcc")
-        .arg(format!("-I{}", root().join("include").display()))
-        .arg(root().join("tests/c/panics.c"))
-        .arg("-ldl")
-        .arg("-o")
-        .arg(&exe));
-    run(Command::new(&exe)
-        .arg(debug().join("libflagcx.so"))
-        .arg("flagcx")
-        .args(functions())
-        .env("RUST_BACKTRACE", "0"));
+    FLAGCX.panics(&functions());
 }
 
 #[test]
 fn flagcx_ranks_as_threads() {
-    let dir = folder("flagcx-threads");
-    let exe = program("ranks", &[], &dir);
+    let dir = FLAGCX.folder("flagcx-threads");
+    let exe = FLAGCX.program("ranks", &[], &dir);
     for ranks in ["1", "2", "4"] {
         let mut command = on_host(Command::new(&exe), &dir);
         run(command.args(["threads", ranks]));
@@ -226,8 +124,8 @@ fn flagcx_ranks_as_threads() {
 
 #[test]
 fn flagcx_ranks_with_address_sanitizer() {
-    let dir = folder("flagcx-threads-asan");
-    let exe = program("ranks", &ASAN, &dir);
+    let dir = FLAGCX.folder("flagcx-threads-asan");
+    let exe = FLAGCX.program("ranks", &ASAN, &dir);
     run(on_host(Command::new(&exe), &dir).args(["threads", "2"]));
 }
 
@@ -236,74 +134,40 @@ fn flagcx_ranks_under_valgrind() {
     if !have("valgrind") {
         return;
     }
-    let dir = folder("flagcx-threads-valgrind");
-    let exe = program("ranks", &[], &dir);
+    let dir = FLAGCX.folder("flagcx-threads-valgrind");
+    let exe = FLAGCX.program("ranks", &[], &dir);
     let mut command = valgrind();
     command.arg(exe).args(["threads", "2"]);
     run(&mut on_host(command, &dir));
 }
 
-/// Ranks as processes, which have 128 bytes of the id only.
-fn processes(dir: &Path, command: impl Fn(Command) -> Command) {
-    let exe = program("ranks", &[], dir);
-    let id = dir.join("id");
-    ranks::run_ok(
-        2,
-        |rank| {
-            let mut command = command(Command::new(&exe));
-            command.args([&rank.to_string(), "2"]).arg(&id);
-            command
-        },
-        Duration::from_secs(60),
-    );
-}
-
 #[test]
 fn flagcx_ranks_as_processes() {
-    let dir = folder("flagcx-processes");
-    processes(&dir, |command| on_host(command, &dir));
-}
-
-/// Every message of the program is inside a group of the vendor's, where the program has opened one.
-fn grouped(log: &[Call]) {
-    let mut messages = 0;
-    let mut depths: std::collections::HashMap<(u32, u32), i32> = Default::default();
-    for call in log {
-        let depth = depths.entry((call.pid, call.tid)).or_default();
-        match call.name.as_str() {
-            "ncclGroupStart" => *depth += 1,
-            "ncclGroupEnd" => *depth -= 1,
-            "ncclSend" | "ncclRecv" => {
-                messages += 1;
-                assert!(*depth > 0, "{call:?} is in no group");
-            }
-            _ => {}
-        }
-    }
-    assert!(messages >= 6, "{messages} messages were logged");
+    let dir = FLAGCX.folder("flagcx-processes");
+    FLAGCX.processes(&dir, &[], |command| on_host(command, &dir));
 }
 
 #[test]
 fn flagcx_ranks_over_a_vendor() {
     let standins = Standins::builder().build();
-    let dir = folder("flagcx-vendor-threads");
-    let exe = program("ranks", &[], &dir);
+    let dir = FLAGCX.folder("flagcx-vendor-threads");
+    let exe = FLAGCX.program("ranks", &[], &dir);
     for ranks in ["1", "2"] {
         let _ = std::fs::remove_file(dir.join("log"));
         run(over(Command::new(&exe), &dir, &standins).args(["threads", ranks]));
-        grouped(&CallLog::read(&dir.join("log")));
+        grouped(&CallLog::read(&dir.join("log")), 6);
     }
-    let dir = folder("flagcx-vendor-processes");
-    processes(&dir, |command| over(command, &dir, &standins));
-    grouped(&CallLog::read(&dir.join("log")));
+    let dir = FLAGCX.folder("flagcx-vendor-processes");
+    FLAGCX.processes(&dir, &[], |command| over(command, &dir, &standins));
+    grouped(&CallLog::read(&dir.join("log")), 6);
 }
 
 /// FlagCX itself is not used by a program that takes us for it, whatever order of tiers is asked for.
 #[test]
 fn the_skin_never_uses_the_flagcx_tier() {
     let standins = Standins::builder().flagcx().build();
-    let dir = folder("flagcx-no-tier");
-    processes(&dir, |command| {
+    let dir = FLAGCX.folder("flagcx-no-tier");
+    FLAGCX.processes(&dir, &[], |command| {
         let mut command = over(command, &dir, &standins);
         command.env("FLAGOSCOMM_TIERS", "flagcx,native").env(
             "FLAGOSCOMM_FLAGCX_LIBRARY",
@@ -323,12 +187,12 @@ fn flagcx_from_python() {
     if !have("python3") {
         return;
     }
-    let dir = folder("flagcx-python");
+    let dir = FLAGCX.folder("flagcx-python");
     let script = || {
         let mut command = Command::new("timeout");
         command
             .args(["-k", "5", "60", "python3", "-B"])
-            .arg(source("wrapper.py"))
+            .arg(FLAGCX.source("wrapper.py"))
             .arg(dir.join("libflagcx.so"));
         command
     };
@@ -342,12 +206,5 @@ fn the_skin_adds_twelve_instructions_at_most() {
     if !have("valgrind") {
         return;
     }
-    let dir = folder("flagcx-cost");
-    let standins = Standins::builder().bare().build();
-    let skin = program("cost", &[], &dir);
-    at_most_twelve_more(&OPERATIONS, &dir, &standins.dir, |op| {
-        let mut command = Command::new(&skin);
-        command.arg(op);
-        (command, format!("flagcx{op}"))
-    });
+    FLAGCX.adds_twelve_instructions_at_most(&OPERATIONS);
 }

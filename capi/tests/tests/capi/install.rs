@@ -165,6 +165,8 @@ fn drop_ins_on_demand_upgrades_and_removal() {
     assert!(nccl.is_file() && flagcx.is_file());
     let dynamic = stdout(Command::new("readelf").arg("-dW").arg(&nccl));
     assert!(dynamic.contains("[libnccl.so.2]"), "{dynamic}");
+    let link = fs::read_link(nccl.with_file_name("libnccl.so")).expect("the link for -lnccl");
+    assert_eq!(link, Path::new("libnccl.so.2"));
 
     // Somebody's own file stays; a file of an older version that is no more goes; what is in use isn't
     // written into but replaced.

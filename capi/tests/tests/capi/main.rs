@@ -2,6 +2,7 @@
 
 mod abi;
 mod consumers;
+mod drop_in;
 mod elf;
 mod faults;
 mod flagcx;
@@ -9,6 +10,7 @@ mod foreign;
 mod header;
 mod install;
 mod life;
+mod nccl;
 mod plugin;
 mod programs;
 mod secure;

@@ -325,6 +325,7 @@ fn the_plugin_adds_twelve_instructions_at_most() {
     compile(&["cost.c"], &["-DPLUGIN"], &exe);
     at_most_twelve_more(
         &["AllReduce", "Reduce", "AllGather", "Send"],
+        &source("cost.c"),
         &dir,
         &standins.dir,
         |op| {
