@@ -1031,11 +1031,10 @@ flagosResult_t flagosCommAgree(flagosComm_t comm,
                                size_t *needed);
 
 /**
- * Finishes what is under way on a communicator, on all ranks. Collective; where one process owns several
- * of the ranks, it waits for none of the others, so that one thread may call it on one rank after the
- * other. Afterwards only queries, flagosCommDestroy and flagosCommAbort are legal on it. Needed only where
- * ranks end at very different times; flagosCommDestroy alone is enough otherwise. With blocking = 0 it
- * goes on in the background, and flagosCommGetAsyncError tells when it is over.
+ * Finishes what is under way on a communicator, on all ranks. Collective. Afterwards only queries,
+ * flagosCommDestroy and flagosCommAbort are legal on it. Needed only where ranks end at very
+ * different times; flagosCommDestroy alone is enough otherwise. With blocking = 0 it goes on in the
+ * background, and flagosCommGetAsyncError tells when it is over.
  *
  * @param comm  the communicator.
  *

@@ -1,6 +1,7 @@
 //! What happens to a communicator that works: questions, finalize, revoke, abort, destroy.
 #![forbid(unsafe_code)]
 
+use super::options::Caller;
 use super::table::{self, Handle, place};
 use super::{Backend, Comm, Made, Native, Parts, UnderWay, not_on};
 use crate::control::channel::Channel;
@@ -284,8 +285,7 @@ pub(crate) fn compare_calls(comm: &Comm, calls: &[Call], first: u64) -> Result<(
 
 // ---- the end
 
-/// Flushes the communicator; collective, but where one process owns several ranks: there one thread may
-/// call it on one rank after the other. Afterwards only questions, abort and destroy are left. `Ok(false)`:
+/// Flushes the communicator; collective. Afterwards only questions, abort and destroy are left. `Ok(false)`:
 /// in progress.
 pub fn comm_finalize(handle: Handle) -> Result<bool> {
     let comm = table::get(handle)?;
@@ -325,7 +325,8 @@ fn finalize(handle: Handle, comm: &Comm, parts: &Parts) -> Result<()> {
         Backend::Native(_) => {}
         Backend::Host(_) => place(handle).target.host.flush(),
     }
-    if !parts.shares_a_process() {
+    // Programs of NCCL's finalize the ranks of one thread one after the other.
+    if !(comm.options.caller == Caller::NcclProgram && parts.shares_a_process()) {
         lock(&parts.channel).allgather("the finalize of all ranks", &[], &patience)?;
     }
     parts.finalized.store(true, Ordering::Release);
