@@ -903,7 +903,11 @@ mod tests {
 
     #[test]
     fn single_copy() {
-        let of = |value| read(&[("FLAGOSCOMM_SINGLE_COPY", value)], false).0.single_copy;
+        let of = |value| {
+            read(&[("FLAGOSCOMM_SINGLE_COPY", value)], false)
+                .0
+                .single_copy
+        };
         assert_eq!((of("ON"), of("off")), (SingleCopy::On, SingleCopy::Off));
         assert_eq!((of("auto"), of("")), (SingleCopy::Auto, SingleCopy::Auto));
     }

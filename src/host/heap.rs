@@ -208,7 +208,9 @@ pub(crate) struct PeerHeap {
 impl PeerHeap {
     /// Where something that has an address in the other process lies here.
     pub(crate) fn here(&self, address: u64) -> *mut u8 {
-        self.range.base().wrapping_add((address - self.base) as usize)
+        self.range
+            .base()
+            .wrapping_add((address - self.base) as usize)
     }
 }
 
@@ -225,7 +227,10 @@ pub(crate) fn of_process(pid: u32, facts: Facts) -> Result<Arc<PeerHeap>> {
     let wrong = || {
         Error::new(
             Code::SystemError,
-            format!("descriptor {} of process {pid} is not the heap that was announced", facts.fd),
+            format!(
+                "descriptor {} of process {pid} is not the heap that was announced",
+                facts.fd
+            ),
         )
     };
     let len = facts.bytes as usize;

@@ -35,9 +35,9 @@ use crate::sys::memory::Segment;
 use crate::types::OpKind;
 use direct::{Direct, Tuning};
 use layout::{MAX_LOCAL_RANKS, Map};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 /// One rank's end of a shared segment.
 #[derive(Debug)]

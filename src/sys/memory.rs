@@ -159,7 +159,11 @@ impl Segment {
         let path = format!("/proc/{pid}/fd/{number}");
         let fail = |error| Error::system(format_args!("opening {path}"), error);
         let target = std::fs::read_link(&path).map_err(fail)?;
-        if !target.as_os_str().as_bytes().starts_with(b"/memfd:flagos-comm") {
+        if !target
+            .as_os_str()
+            .as_bytes()
+            .starts_with(b"/memfd:flagos-comm")
+        {
             return Ok(None);
         }
         let file = std::fs::OpenOptions::new()
@@ -262,7 +266,14 @@ pub(crate) unsafe fn read_process(pid: u32, from: u64, to: *mut u8, len: usize) 
         };
         // SAFETY: the local range is what is left of the caller's; the kernel checks the remote one.
         let got = unsafe {
-            libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0)
+            libc::process_vm_readv(
+                pid as libc::pid_t,
+                &raw const local,
+                1,
+                &raw const remote,
+                1,
+                0,
+            )
         };
         match usize::try_from(got) {
             // Only a length of 0 would read nothing.
@@ -406,7 +417,11 @@ mod tests {
         assert_eq!(unsafe { twin.base().add(8192).read() }, 0);
 
         // Another size, another kind of file, no file.
-        assert!(Segment::open_of_process(pid, number, 4096).unwrap().is_none());
+        assert!(
+            Segment::open_of_process(pid, number, 4096)
+                .unwrap()
+                .is_none()
+        );
         let null = std::fs::File::open("/dev/null").unwrap();
         let other = Segment::open_of_process(pid, null.as_raw_fd() as u64, len).unwrap();
         assert!(other.is_none());

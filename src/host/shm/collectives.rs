@@ -489,7 +489,14 @@ impl ShmEngine {
         take: impl Fn(u64, usize),
     ) -> Result<()> {
         let base = self.step.load(Relaxed);
-        protocol::pipeline(&self.flags(wait), base, steps, (writers, readers), put, take)?;
+        protocol::pipeline(
+            &self.flags(wait),
+            base,
+            steps,
+            (writers, readers),
+            put,
+            take,
+        )?;
         self.step.store(base + steps, Relaxed);
         Ok(())
     }

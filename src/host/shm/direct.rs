@@ -93,7 +93,10 @@ fn own_probe() -> Result<&'static u64> {
         random.map_err(|error| error.raw_os_error().unwrap_or(0))
     });
     probe.as_ref().map_err(|code| {
-        Error::system("the kernel gave no random bytes", io::Error::from_raw_os_error(*code))
+        Error::system(
+            "the kernel gave no random bytes",
+            io::Error::from_raw_os_error(*code),
+        )
     })
 }
 
@@ -114,7 +117,7 @@ enum Reach {
 
 /// One kind and size of operations that can be done in two ways.
 #[derive(Clone, Copy, Default, Debug)]
-struct Trial {
+pub(super) struct Trial {
     /// Operations since the last choice began.
     count: u32,
     /// The least cost of each way in this round; 0 for none.
@@ -124,7 +127,7 @@ struct Trial {
 
 impl Trial {
     /// Which way the next operation goes, and whether it is timed.
-    fn next(&mut self) -> (bool, bool) {
+    pub(super) fn next(&mut self) -> (bool, bool) {
         if self.count == TRIALS {
             self.chosen = self.least[1] != 0 && self.least[1] < self.least[0];
         } else if self.count == RECHECK {
@@ -142,7 +145,7 @@ impl Trial {
         }
     }
 
-    fn learn(&mut self, single_copy: bool, cost: u64) {
+    pub(super) fn learn(&mut self, single_copy: bool, cost: u64) {
         let least = &mut self.least[usize::from(single_copy)];
         if *least == 0 || cost < *least {
             *least = cost;
@@ -327,7 +330,9 @@ impl Visit<'_> {
     fn recv(&self, rank: usize, at: usize) -> Result<*mut u8> {
         match self.recvs[rank] {
             Reach::Here(start) => Ok(start.wrapping_add(at)),
-            _ => Err(Error::internal("a result is pushed to where it can't be stored")),
+            _ => Err(Error::internal(
+                "a result is pushed to where it can't be stored",
+            )),
         }
     }
 }
@@ -403,13 +408,21 @@ impl ShmEngine {
         bytes: usize,
     ) {
         let word = self.word_of(direct, start, bytes);
-        self.map.buffer(self.rank, parity, side).store(word, Relaxed);
+        self.map
+            .buffer(self.rank, parity, side)
+            .store(word, Relaxed);
         self.map.cost(self.rank, parity).store(direct.cost, Relaxed);
     }
 
     /// Announces this rank's buffers, before the exchange.
     pub(super) fn announce(&self, direct: &mut Direct, op: &HostOp, bytes: usize, parity: usize) {
-        let at_root = |blocks: usize| if op.root as usize == self.rank { blocks } else { 0 };
+        let at_root = |blocks: usize| {
+            if op.root as usize == self.rank {
+                blocks
+            } else {
+                0
+            }
+        };
         let n = self.ranks;
         let (send, recv) = match op.kind {
             OpKind::AllReduce => (1, 1),
@@ -500,8 +513,10 @@ impl ShmEngine {
                     .for_each(|&rank| direct.heaps[rank] = Some(agreed));
             }
         }
+        // Nothing is announced where nothing is read.
         let loads = |rank: usize, side| {
-            one_process || (in_heap(rank, side) && direct.heaps[rank] == Some(true))
+            let mapped = in_heap(rank, side) && direct.heaps[rank] == Some(true);
+            one_process || mapped || word(rank, side) == 0
         };
         let push = match op.kind {
             OpKind::AllReduce => (0..ranks).all(|rank| loads(rank, Side::Recv)),
@@ -618,7 +633,9 @@ impl ShmEngine {
         match heap::of_process(pid, facts) {
             Ok(heap) => direct.mapped[rank] = Some(heap),
             Err(error) => {
-                log::info!("memory of flagosMemAlloc of rank {rank} can't be used in place: {error}");
+                log::info!(
+                    "memory of flagosMemAlloc of rank {rank} can't be used in place: {error}"
+                );
             }
         }
         direct.mapped[rank].is_some()
@@ -909,11 +926,7 @@ impl ShmEngine {
     #[cold]
     fn unreadable(&self, rank: usize, error: io::Error, wait: &dyn WaitPolicy) -> Error {
         let start = Instant::now();
-        let waited = self.wait_until(
-            wait,
-            || start.elapsed() >= GRACE,
-            || vec![rank as u32],
-        );
+        let waited = self.wait_until(wait, || start.elapsed() >= GRACE, || vec![rank as u32]);
         if let Err(known) = waited {
             return known;
         }

@@ -326,7 +326,10 @@ impl ShmEngine {
         }
         match transfer.last {
             Some(last) if consumed >= last => Outcome::Complete,
-            Some(_) if lone && !moved && self.has_unreceived() => Outcome::Complete,
+            // It lies in the channel, not in the caller's buffer.
+            Some(_) if lone && !moved && transfer.whole == 0 && self.has_unreceived() => {
+                Outcome::Complete
+            }
             _ if moved => Outcome::Progress,
             _ => Outcome::Idle,
         }
@@ -385,8 +388,9 @@ impl ShmEngine {
             if whole != 0 {
                 // SAFETY: the sender has announced a message of as many bytes, and leaves it until the
                 // piece is consumed.
-                let read =
-                    unsafe { self.read_whole(transfer.peer, whole, transfer.buffer, transfer.bytes) };
+                let read = unsafe {
+                    self.read_whole(transfer.peer, whole, transfer.buffer, transfer.bytes)
+                };
                 match read {
                     Ok(true) => transfer.done = transfer.bytes,
                     // The same message comes in pieces.

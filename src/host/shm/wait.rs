@@ -150,11 +150,7 @@ impl Group for Flags<'_> {
     }
 
     #[inline(always)]
-    fn wait_until(
-        &self,
-        ready: impl Fn() -> bool,
-        missing: impl Fn() -> Vec<u32>,
-    ) -> Result<()> {
+    fn wait_until(&self, ready: impl Fn() -> bool, missing: impl Fn() -> Vec<u32>) -> Result<()> {
         self.engine.wait_until(self.wait, ready, missing)
     }
 }
