@@ -1394,6 +1394,20 @@ fn random_operations_with_threads() {
     }
 }
 
+#[test]
+#[ignore = "long: minutes of random operations"]
+fn random_operations_of_2_to_8_ranks_in_every_way() {
+    for round in 0..4 {
+        for ranks in 2..=8 {
+            for through in EVERY_WAY.into_iter().chain([Through::Pointers]) {
+                let seed = 7_000_000 + round * 1000 + u64::from(ranks);
+                let world = World::through(through, ranks);
+                world.each(|engine| stress(engine, seed, 200 / ranks as usize));
+            }
+        }
+    }
+}
+
 const CHILD: &str = "FLAGOSCOMM_TEST_SHM_CHILD";
 
 /// One rank of [`random_operations_with_processes`]; does nothing unless it is started by it.
@@ -1435,7 +1449,8 @@ fn process_rank(segment: Arc<Segment>, rank: u32, ranks: u32, through: Through) 
         matches!(through, Through::Kernel | Through::Mixed),
         "{ways:?}"
     );
-    assert_eq!(ways.pushes > 0, through == Through::Heap, "{ways:?}");
+    let pushes = matches!(through, Through::Heap | Through::Mixed);
+    assert_eq!(ways.pushes > 0, pushes, "{ways:?}");
 }
 
 #[test]
