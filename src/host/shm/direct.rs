@@ -18,7 +18,7 @@
 use super::ShmEngine;
 use super::collectives::{STREAM_FROM, Sources, move_own, offset};
 use super::layout::{Fact, Side};
-use super::protocol::{self, Peers};
+use super::protocol::{self, Counter, Peers};
 use crate::config::{self, SingleCopy};
 use crate::error::{Code, Error, Result};
 use crate::host::heap::{self, Facts, PeerHeap};
@@ -736,6 +736,10 @@ impl ShmEngine {
                 // SAFETY: handed down from the caller.
                 unsafe { self.push_reduced(op, bytes, parity, &mut visit)? };
             }
+            OpKind::AllReduce if visit.way.copies => {
+                // SAFETY: handed down from the caller.
+                unsafe { self.pull_reduced(op, bytes, parity, &mut visit)? };
+            }
             OpKind::AllReduce | OpKind::Reduce => {
                 let receivers = match op.kind {
                     OpKind::Reduce => Peers::Only(root),
@@ -879,6 +883,57 @@ impl ShmEngine {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Reduces this rank's part into its own buffer, and fetches the parts of the others from theirs as soon
+    /// as they are there: no rank waits for another before it has done its own part.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::directly`].
+    unsafe fn pull_reduced(
+        &self,
+        op: &HostOp,
+        bytes: usize,
+        parity: usize,
+        visit: &mut Visit<'_>,
+    ) -> Result<()> {
+        let reducer = self.reducer(op, parity)?;
+        let flags = self.flags(visit.wait);
+        let (chunk, stream) = (visit.chunk, bytes >= STREAM_FROM);
+        let part = bytes.div_ceil(self.ranks).next_multiple_of(64);
+        let steps = part.div_ceil(chunk) as u64;
+        let span = |owner: usize, step: u64| {
+            let end = ((owner + 1) * part).min(bytes);
+            let start = (owner * part + step as usize * chunk).min(end);
+            (start, chunk.min(end - start))
+        };
+        let base = self.step.load(Relaxed);
+        for step in 0..steps {
+            let (at, len) = span(self.rank, step);
+            if len > 0 {
+                // SAFETY: every rank's send buffer has these bytes, which this rank alone reads and, where
+                // the others receive in place, which they overwrite only once this step is published.
+                unsafe {
+                    let sources = visit.sources(at, len)?;
+                    reducer.fold(Target::one(offset(op.recv, at), false), &sources, len);
+                }
+            }
+            protocol::publish(&flags, Counter::Consumed, base + step + 1);
+        }
+        for step in 0..steps {
+            for peer in self.others() {
+                let peers = Peers::Only(peer);
+                protocol::await_peers(&flags, Counter::Consumed, peers, base + step + 1)?;
+                let (at, len) = span(peer, step);
+                let (from, to) = (visit.recvs[peer], offset(op.recv, at));
+                // SAFETY: the peer's result of this step, which it leaves there; the caller promised the
+                // bytes at `recv`.
+                let fetched = unsafe { self.fetch(from, at, to, len, stream)? };
+                fetched.map_err(|error| self.unreadable(peer, error, visit.wait))?;
+            }
+        }
+        self.step.store(base + steps, Relaxed);
         Ok(())
     }
 
