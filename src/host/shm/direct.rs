@@ -46,10 +46,14 @@ const LEAST_CHUNK: usize = 16 << 10;
 /// What is reduced at once before it is written to the results of more than two ranks.
 const RESULT_CHUNK: usize = 32 << 10;
 
-/// Timed operations before a choice between two ways, half of them each; the first two do not count.
+/// Operations before the first choice between two ways, half of them each; the first two are not timed.
 const TRIALS: u32 = 8;
-/// Operations after which the choice is made anew.
+/// The same for later choices, where all are timed.
+const LATER_TRIALS: u32 = 4;
+/// Operations after which the choice is made anew; many more if the other way took twice as long, as trying
+/// it costs.
 const RECHECK: u32 = 400;
+const RECHECK_OF_FAR: u32 = 4 * RECHECK;
 
 /// How long a rank whose operation has failed waits for ranks of other processes that are still at work in
 /// its buffers.
@@ -123,23 +127,31 @@ pub(super) struct Trial {
     /// The least cost of each way in this round; 0 for none.
     least: [u64; 2],
     chosen: bool,
+    /// A choice was made before, and when the next begins.
+    again: bool,
+    until: u32,
 }
 
 impl Trial {
     /// Which way the next operation goes, and whether it is timed.
     pub(super) fn next(&mut self) -> (bool, bool) {
-        if self.count == TRIALS {
-            self.chosen = self.least[1] != 0 && self.least[1] < self.least[0];
-        } else if self.count == RECHECK {
+        let trials = |again| if again { LATER_TRIALS } else { TRIALS };
+        if self.count == trials(self.again) {
+            let [pieces, copies] = self.least;
+            self.chosen = copies != 0 && copies < pieces;
+            let far = pieces.max(copies) / 2 > pieces.min(copies);
+            self.until = if far { RECHECK_OF_FAR } else { RECHECK };
+        } else if self.count == self.until && self.until != 0 {
             *self = Trial {
                 chosen: self.chosen,
+                again: true,
                 ..Trial::default()
             };
         }
         let count = self.count;
         self.count += 1;
-        if count < TRIALS {
-            (count % 2 == 1, count >= 2)
+        if count < trials(self.again) {
+            (count % 2 == 1, self.again || count >= 2)
         } else {
             (self.chosen, false)
         }

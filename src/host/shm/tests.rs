@@ -1120,37 +1120,37 @@ fn a_heap_that_one_rank_cannot_map_is_used_by_none() {
 
 #[test]
 fn both_ways_are_tried_and_one_is_chosen_for_a_while() {
+    // Costs of the segment and of copies, round by round, and which is chosen for how many operations.
+    let rounds = [
+        ((40u64, 50u64), false, 400u64),
+        ((40, 30), true, 400),
+        ((70, 30), true, 1600),
+        ((30, 70), false, 1600),
+        ((30, 31), false, 400),
+    ];
     let mut trial = Trial::default();
-    let mut gone = Vec::new();
-    for number in 0..1000u32 {
-        let (single_copy, timed) = trial.next();
-        gone.push(single_copy);
-        if timed {
-            // The first way's costs vary, its least does not change.
-            let cost = if single_copy {
-                50
+    for (number, ((segment, copies), chosen, until)) in rounds.into_iter().enumerate() {
+        let trials = if number == 0 { 8 } else { 4 };
+        for operation in 0..until {
+            let (single_copy, timed) = trial.next();
+            if operation < trials {
+                assert_eq!(single_copy, operation % 2 == 1, "{number}: {operation}");
+                assert_eq!(timed, number > 0 || operation >= 2, "{number}: {operation}");
+                // Only the least of a way counts.
+                let least = if single_copy { copies } else { segment };
+                if timed {
+                    trial.learn(single_copy, least + operation % 4 * 20);
+                    trial.learn(single_copy, least);
+                }
             } else {
-                40 + (number % 5) * 10
-            };
-            trial.learn(
-                single_copy,
-                u64::from(if number < 400 { cost } else { 60 - cost / 5 }),
-            );
+                assert_eq!(
+                    (single_copy, timed),
+                    (chosen, false),
+                    "{number}: {operation}"
+                );
+            }
         }
     }
-    let tried = [false, true, false, true, false, true, false, true];
-    assert_eq!(gone[..8], tried);
-    assert!(
-        gone[8..400]
-            .iter()
-            .all(|single_copy| *single_copy == gone[8])
-    );
-    assert_eq!(gone[400..408], tried);
-    assert!(
-        gone[408..800]
-            .iter()
-            .all(|single_copy| *single_copy == gone[408])
-    );
 
     // On real operations, of which all ranks choose the same.
     let world = World::tuned(Through::Kernel, 3, |rank| Tuning {
