@@ -167,6 +167,11 @@ macro_rules! models {
                     }
                 };
                 let put = |step: u64, parity: usize| {
+                    // The inbound areas are to be right in any case.
+                    if !AFTER_ALL && step >= 2 {
+                        let consumed = Counter::Consumed;
+                        protocol::await_peers(own, consumed, Peers::All, step - 1).unwrap();
+                    }
                     for block in protocol::others(own) {
                         let value = contribution(own.rank, step, block);
                         own.all[own.rank].inbound[parity][block].write(value);
