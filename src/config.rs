@@ -134,6 +134,14 @@ const HOSTID: Var = Var {
     default: "from the kernel's boot id and host name",
     meaning: "What tells this machine from others; ranks with the same one share memory.",
 };
+const SINGLE_COPY: Var = Var {
+    name: "FLAGOSCOMM_SINGLE_COPY",
+    kind: Kind::Word(&["auto", "on", "off"]),
+    default: "auto (measured while large operations run)",
+    meaning: "Whether the host tier's large operations read ordinary memory of other processes where it is \
+              (process_vm_readv) instead of passing it through shared memory: `on` wherever the kernel \
+              allows it, `off` never. If a rank says off, all of its communicator do; else on, if a rank says on.",
+};
 const DLOPEN: Var = Var {
     name: "FLAGOSCOMM_DLOPEN",
     kind: Kind::Word(&["default", "deepbind", "global"]),
@@ -177,6 +185,7 @@ pub(crate) static VARS: &[&Var] = &[
     &SOCKET_IFNAME,
     &SOCKET_FAMILY,
     &HOSTID,
+    &SINGLE_COPY,
     &DLOPEN,
     &VENDOR_LIBRARY,
     &VENDOR_DRIVER,
@@ -415,6 +424,19 @@ pub(crate) enum OpenMode {
     Global,
 }
 
+/// Whether ordinary memory of other processes is read where it is. The numbers are those of the words
+/// that ranks share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum SingleCopy {
+    /// Where it was measured to be faster.
+    Auto = 1,
+    /// Wherever the kernel allows it.
+    On = 2,
+    /// Never.
+    Off = 3,
+}
+
 /// Address family of the control channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketFamily {
@@ -458,6 +480,8 @@ pub(crate) struct Config {
     pub(crate) socket_family: Option<SocketFamily>,
     /// FLAGOSCOMM_HOSTID.
     pub(crate) hostid: Option<String>,
+    /// FLAGOSCOMM_SINGLE_COPY.
+    pub(crate) single_copy: SingleCopy,
     /// FLAGOSCOMM_DLOPEN.
     pub(crate) dlopen: OpenMode,
 }
@@ -757,6 +781,11 @@ impl Config {
                 _ => None,
             },
             hostid: reader.text(&HOSTID),
+            single_copy: match reader.word(&SINGLE_COPY) {
+                Some("on") => SingleCopy::On,
+                Some("off") => SingleCopy::Off,
+                _ => SingleCopy::Auto,
+            },
             dlopen: match reader.word(&DLOPEN) {
                 Some("deepbind") => OpenMode::DeepBind,
                 Some("global") => OpenMode::Global,
@@ -836,6 +865,7 @@ mod tests {
             ("FLAGOSCOMM_DEVICE", "x"),
             ("FLAGOSCOMM_DLOPEN", "lazy"),
             ("FLAGOSCOMM_SOCKET_FAMILY", "7"),
+            ("FLAGOSCOMM_SINGLE_COPY", "2"),
         ] {
             let (config, warnings) = read(&[(name, value)], false);
             assert_eq!(warnings.len(), 1, "{name}={value}");
@@ -870,6 +900,17 @@ mod tests {
         assert_eq!(limit("3"), Some(Duration::from_secs(3)));
         assert_eq!(limit("0.001"), Some(Duration::from_millis(200)));
         assert_eq!((limit("0"), limit("")), (None, None));
+    }
+
+    #[test]
+    fn single_copy() {
+        let of = |value| {
+            read(&[("FLAGOSCOMM_SINGLE_COPY", value)], false)
+                .0
+                .single_copy
+        };
+        assert_eq!((of("ON"), of("off")), (SingleCopy::On, SingleCopy::Off));
+        assert_eq!((of("auto"), of("")), (SingleCopy::Auto, SingleCopy::Auto));
     }
 
     #[test]

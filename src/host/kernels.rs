@@ -25,6 +25,20 @@ pub(crate) struct Target {
     /// Write `first` past the caches: it is too big to be found there later. Whoever sets this calls
     /// [`fence`] before others are told that the result is there.
     pub stream: bool,
+    /// The same for `second`.
+    pub stream_second: bool,
+}
+
+impl Target {
+    /// One place for the result.
+    pub(crate) fn one(first: *mut u8, stream: bool) -> Target {
+        Target {
+            first,
+            second: std::ptr::null_mut(),
+            stream,
+            stream_second: false,
+        }
+    }
 }
 
 /// Combines `count` elements of every source, in order, into the target. `scales` has one entry per
@@ -177,6 +191,9 @@ unsafe fn fold_body<K: Kernel>(to: Target, sources: &[*const u8], scales: &[Scal
     };
     let mut index = 0;
     let mut stream = to.stream;
+    // Aligned where the first target is.
+    let apart = to.first.addr().wrapping_sub(to.second.addr());
+    let stream_second = to.stream_second && apart.is_multiple_of(16);
     if stream {
         // Streaming stores want 16-byte alignment: whole elements up to there, one by one.
         let gap = to.first.align_offset(16);
@@ -219,7 +236,7 @@ unsafe fn fold_body<K: Kernel>(to: Target, sources: &[*const u8], scales: &[Scal
         let result = K::finish_block(acc, sources.len());
         // SAFETY: index + BLOCK <= count, and the caller promised `count` writable elements; `stream`
         // is only still set if `first + index` is aligned to 16, which whole blocks preserve, as a
-        // block is a multiple of 16 bytes.
+        // block is a multiple of 16 bytes; `stream_second` if `second` is as far from that as `first`.
         unsafe {
             let first = to.first.cast::<K::Raw>().add(index);
             if stream {
@@ -232,11 +249,16 @@ unsafe fn fold_body<K: Kernel>(to: Target, sources: &[*const u8], scales: &[Scal
                 first.cast::<[K::Raw; BLOCK]>().write_unaligned(result);
             }
             if !to.second.is_null() {
-                to.second
-                    .cast::<K::Raw>()
-                    .add(index)
-                    .cast::<[K::Raw; BLOCK]>()
-                    .write_unaligned(result);
+                let second = to.second.cast::<K::Raw>().add(index);
+                if stream && stream_second {
+                    stream_block(
+                        second.cast(),
+                        (&raw const result).cast(),
+                        size_of_val(&result),
+                    );
+                } else {
+                    second.cast::<[K::Raw; BLOCK]>().write_unaligned(result);
+                }
             }
         }
         index += BLOCK;

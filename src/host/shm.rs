@@ -8,7 +8,9 @@
 //!
 //! * `layout`: where the words and areas lie,
 //! * `check`: validation of arguments, fingerprints of calls,
-//! * `collectives`, `p2p`: the protocols,
+//! * `protocol`: the rules by which ranks hand memory to each other,
+//! * `collectives`, `p2p`: what moves through the segment,
+//! * `direct`: what is read and written where the callers have it,
 //! * `wait`: waiting, failures and aborts.
 //!
 //! After [`Code::InvalidUsage`](crate::Code::InvalidUsage) because ranks disagreed, the engine goes
@@ -17,8 +19,10 @@
 
 mod check;
 mod collectives;
+mod direct;
 mod layout;
 mod p2p;
+mod protocol;
 mod wait;
 
 #[cfg(test)]
@@ -29,10 +33,11 @@ use crate::host::op::{HostOp, WaitPolicy};
 use crate::sys::cpu::{self, CPU_WORDS};
 use crate::sys::memory::Segment;
 use crate::types::OpKind;
+use direct::{Direct, Tuning};
 use layout::{MAX_LOCAL_RANKS, Map};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 /// One rank's end of a shared segment.
 #[derive(Debug)]
@@ -52,6 +57,13 @@ pub(crate) struct ShmEngine {
     messages: Box<[AtomicU64]>,
     /// The last message that this rank has refused, by sender.
     dropped: Box<[AtomicU64]>,
+    /// Receivers that can't read this rank's ordinary memory.
+    declined: Box<[AtomicBool]>,
+    /// How often this rank has left the others' buffers, the same on all ranks.
+    left: AtomicU64,
+    tuning: Tuning,
+    /// What is known about the others' memory. Locked by the one operation that is going on.
+    direct: Mutex<Direct>,
     /// [`ShmEngine::abort`] was called here.
     aborted: AtomicBool,
 }
@@ -66,6 +78,15 @@ impl ShmEngine {
     /// One rank's engine over a segment of [`ShmEngine::segment_bytes`] that was all zeros before
     /// the first rank attached. A segment serves one communicator: no rank may attach twice.
     pub(crate) fn attach(segment: Arc<Segment>, rank: u32, ranks: u32) -> Result<ShmEngine> {
+        ShmEngine::attach_tuned(segment, rank, ranks, Tuning::of_process()?)
+    }
+
+    fn attach_tuned(
+        segment: Arc<Segment>,
+        rank: u32,
+        ranks: u32,
+        tuning: Tuning,
+    ) -> Result<ShmEngine> {
         check_ranks(ranks)?;
         if rank >= ranks {
             return Err(Error::invalid_argument(format!(
@@ -79,7 +100,7 @@ impl ShmEngine {
         for (word, bits) in cpus.into_iter().enumerate() {
             map.cpus(word).fetch_or(bits, Relaxed);
         }
-        Ok(ShmEngine {
+        let engine = ShmEngine {
             map,
             rank: rank as usize,
             ranks,
@@ -89,8 +110,14 @@ impl ShmEngine {
             step: AtomicU64::new(0),
             messages: zeros(),
             dropped: zeros(),
+            declined: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
+            left: AtomicU64::new(0),
+            tuning,
+            direct: Mutex::new(Direct::new(ranks)),
             aborted: AtomicBool::new(false),
-        })
+        };
+        engine.tell_facts()?;
+        Ok(engine)
     }
 
     /// Decides whether waits spin, once all ranks have attached and so have said where they may run:
@@ -112,12 +139,22 @@ impl ShmEngine {
         self.check_failure()?;
         self.validate(op)?;
         // SAFETY: handed down from the caller.
-        unsafe {
+        let result = unsafe {
             match op.kind {
                 OpKind::Send | OpKind::Recv => self.lone_transfer(op, wait),
                 _ => self.collective(op, wait),
             }
+        };
+        self.departed(result)
+    }
+
+    /// The result of operations, once no other rank is at work in their buffers.
+    #[inline]
+    fn departed(&self, result: Result<()>) -> Result<()> {
+        if result.is_err() && self.check_failure().is_err() {
+            self.await_departure();
         }
+        result
     }
 
     /// Runs the operations of one group: the collectives in their order, then all sends and
@@ -133,6 +170,14 @@ impl ShmEngine {
             self.validate(op)?;
         }
         self.pair_own(ops)?;
+        // SAFETY: handed down from the caller.
+        let result = unsafe { self.run_all(ops, wait) };
+        self.departed(result)
+    }
+
+    /// # Safety
+    /// As [`ShmEngine::run_group`].
+    unsafe fn run_all(&self, ops: &[HostOp], wait: &dyn WaitPolicy) -> Result<()> {
         let mut result = Ok(());
         let mut transfers = Vec::new();
         for op in ops {

@@ -1,4 +1,5 @@
-//! flagosAllReduce on the host tier against Open MPI and gloo, paired in the same processes.
+//! flagosAllReduce on the host tier against Open MPI and gloo, or its ways against each other, paired in the
+//! same processes.
 
 use clap::Parser;
 use flagos_comm_benches::{
@@ -31,8 +32,8 @@ struct Options {
     /// Folder for peers.json and peers.svg [default: peers under the target folder]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Only this peer: openmpi or gloo
-    #[arg(long, value_parser = ["openmpi", "gloo"])]
+    /// Only this peer: openmpi or gloo; or ways: ours against ours, and against a copy past the caches
+    #[arg(long, value_parser = ["openmpi", "gloo", WAYS])]
     peer: Option<String>,
     /// Fail if the median of a ratio is below 1, or if a peer is missing
     #[arg(long)]
@@ -48,7 +49,10 @@ struct Peer {
     install: &'static str,
 }
 
-const PEERS: [Peer; 2] = [
+/// Only if it is asked for.
+const WAYS: &str = "ways";
+
+const PEERS: [Peer; 3] = [
     Peer {
         key: "openmpi",
         source: "benches/peers/openmpi.c",
@@ -65,7 +69,24 @@ const PEERS: [Peer; 2] = [
         libraries: &["-lgloo", "-ldl"],
         install: "apt-get install libgloo-dev g++",
     },
+    Peer {
+        key: WAYS,
+        source: "benches/peers/ways.c",
+        compiler: "cc",
+        flags: &["-std=gnu11", "-O2", "-Wall", "-Wextra"],
+        libraries: &["-ldl"],
+        install: "apt-get install gcc",
+    },
 ];
+
+/// A folder with a copy of the library for each setting of FLAGOSCOMM_SINGLE_COPY.
+fn copies(lib: &Path, dir: &Path) -> Result<PathBuf, String> {
+    for setting in ["off", "on", "auto"] {
+        let copy = dir.join(format!("{setting}.so"));
+        std::fs::copy(lib, &copy).map_err(|e| format!("{}: {e}", copy.display()))?;
+    }
+    Ok(dir.to_owned())
+}
 
 struct Row {
     peer: String,
@@ -126,6 +147,10 @@ fn measure(
     } else {
         command = Command::new(program);
     }
+    let lib = match peer.key {
+        WAYS => copies(lib, dir)?,
+        _ => lib.to_owned(),
+    };
     command
         .arg(lib)
         .arg(&options.sizes)
@@ -189,7 +214,10 @@ fn plot(file: &Path, rows: &[Row], title: &str) -> Result<(), Box<dyn std::error
     chart.draw_series(LineSeries::new([(x0 / 1.5, 1.0), (x1 * 1.5, 1.0)], &BLACK))?;
     let mut names: Vec<&str> = rows.iter().map(|r| r.peer.as_str()).collect();
     names.dedup();
-    for (name, color) in names.into_iter().zip([&BLUE, &RED, &GREEN]) {
+    for (name, color) in names
+        .into_iter()
+        .zip([&BLUE, &RED, &GREEN, &MAGENTA, &CYAN])
+    {
         let mine = || rows.iter().filter(move |r| r.peer == name);
         let point = |r: &Row, key: &str| (r.number("/bytes"), r.number(key));
         chart
@@ -226,7 +254,11 @@ fn main() -> ExitCode {
     let mut missing = Vec::new();
     let before = Probe::take();
     for peer in PEERS {
-        if options.peer.as_deref().is_some_and(|only| only != peer.key) {
+        let wanted = match options.peer.as_deref() {
+            Some(only) => only == peer.key,
+            None => peer.key != WAYS,
+        };
+        if !wanted {
             continue;
         }
         eprintln!("comparing with {} ...", peer.key);

@@ -1,29 +1,22 @@
 //! The collectives.
 //!
-//! Every collective starts with an exchange: each rank publishes a header with the collective's
-//! number and fingerprint and compares those of all others. Small operations carry their data with
-//! the header, in its cache line or in a slot, and are complete after it. Two headers and two slots
-//! by parity are enough: a rank reuses one only after the next exchange, which no peer enters before
-//! it has finished with the previous collective.
-//!
-//! Larger operations go on in piece steps through areas that stay in the cache, two of them by
-//! parity. The number of a step grows over the life of the engine, equally on all ranks. Two rules
-//! keep the areas right:
-//!
-//! * an inbound area is rewritten in step g only after every reader has published that it consumed
-//!   step g - 2;
-//! * an outbound area is rewritten in step g only after *every* rank has posted step g, as it does
-//!   so only after it has copied out step g - 2.
+//! Small operations carry their data with the header, in its cache line or in a slot, and are complete
+//! after the exchange. Larger ones work in the others' buffers if these can be reached (`direct`), else
+//! they go on in piece steps. `protocol` has the rules.
 
 use super::ShmEngine;
 use super::check::{Fingerprint, mismatch, reduces};
-use super::layout::{Counter, SLOT};
+use super::direct::Visit;
+use super::layout::{Row, SLOT, Side};
+use super::protocol::{self, Counter, Peers};
+use super::wait::Flags;
 use crate::error::{Code, Error, Result};
 use crate::host::kernels::{Fold, Scale, Target, copy, fence, fold_for};
 use crate::host::op::{HostOp, VectorCounts, WaitPolicy};
+use crate::ops::lock;
 use crate::types::{DataType, OpKind, Reduction};
 use std::mem::MaybeUninit;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Largest piece of a reduction that one rank reduces in one step.
 const REDUCE_PIECE: usize = 256 << 10;
@@ -35,34 +28,16 @@ const COPY_PIECE: usize = 256 << 10;
 const ONE_WAY_PIECE: usize = 16 << 10;
 
 /// Results from this size on are written past the caches.
-const STREAM_FROM: usize = 4 << 20;
+pub(super) const STREAM_FROM: usize = 4 << 20;
 
 /// What a large all-reduce may read on every rank to be done in one exchange.
 const GATHERED: usize = 64 << 10;
-
-/// The ranks that have a part in a step.
-#[derive(Clone, Copy, PartialEq)]
-enum Peers {
-    All,
-    Only(usize),
-    Except(usize),
-}
-
-impl Peers {
-    fn has(self, rank: usize) -> bool {
-        match self {
-            Peers::All => true,
-            Peers::Only(only) => only == rank,
-            Peers::Except(except) => except != rank,
-        }
-    }
-}
 
 /// Contributions for which there is room without an allocation.
 const FEW: usize = 128;
 
 /// The contributions to a fold, in rank order, for usual numbers of ranks without an allocation.
-struct Sources {
+pub(super) struct Sources {
     few: [MaybeUninit<*const u8>; FEW],
     many: Vec<*const u8>,
     len: usize,
@@ -70,7 +45,7 @@ struct Sources {
 
 impl Sources {
     #[inline]
-    fn new(ranks: usize, pointer: impl Fn(usize) -> *const u8) -> Sources {
+    pub(super) fn new(ranks: usize, pointer: impl Fn(usize) -> *const u8) -> Sources {
         let mut sources = Sources {
             few: [const { MaybeUninit::uninit() }; FEW],
             many: Vec::new(),
@@ -98,7 +73,7 @@ impl Sources {
 }
 
 /// A fold together with the scalars of this call.
-struct Reducer {
+pub(super) struct Reducer {
     fold: Fold,
     size: usize,
     scales: Vec<Scale>,
@@ -108,7 +83,7 @@ impl Reducer {
     /// # Safety
     /// As [`Fold`], with `bytes` instead of a count.
     #[inline]
-    unsafe fn fold(&self, to: Target, sources: &Sources, bytes: usize) {
+    pub(super) unsafe fn fold(&self, to: Target, sources: &Sources, bytes: usize) {
         // SAFETY: the caller promises what the fold needs; there is at least one rank.
         unsafe { (self.fold)(to, sources.as_slice(), &self.scales, bytes / self.size) }
     }
@@ -116,7 +91,7 @@ impl Reducer {
 
 /// `pointer + bytes`, for pointers that may be null if nothing is read or written through them.
 #[inline]
-fn offset(pointer: *mut u8, bytes: usize) -> *mut u8 {
+pub(super) fn offset(pointer: *mut u8, bytes: usize) -> *mut u8 {
     pointer.wrapping_add(bytes)
 }
 
@@ -124,7 +99,7 @@ fn offset(pointer: *mut u8, bytes: usize) -> *mut u8 {
 ///
 /// # Safety
 /// Both are valid for `bytes` bytes.
-unsafe fn move_own(to: *mut u8, from: *const u8, bytes: usize) {
+pub(super) unsafe fn move_own(to: *mut u8, from: *const u8, bytes: usize) {
     if bytes > 0 && !std::ptr::eq(to, from) {
         // SAFETY: the caller promised both ranges; `copy` allows them to overlap.
         unsafe { std::ptr::copy(from, to, bytes) }
@@ -157,11 +132,10 @@ impl ShmEngine {
             } else {
                 SLOT
             };
-            // The place for another path, such as one that reads a peer's memory directly.
-            if frame <= limit {
+            if frame <= limit.min(self.tuning.one_exchange) {
                 self.in_one_exchange(op, bytes, frame, wait)
             } else {
-                self.in_pieces(op, bytes, wait)
+                self.large(op, bytes, frame, wait)
             }
         }
     }
@@ -183,17 +157,10 @@ impl ShmEngine {
         self.map
             .header_fingerprint(self.rank, parity)
             .store(print.0, Relaxed);
-        self.map
-            .header_sequence(self.rank, parity)
-            .store(sequence, Release);
-        self.ring();
-        let arrived = |rank| self.map.header_sequence(rank, parity).load(Acquire) >= sequence;
-        let missing = || self.ranks_where(|rank| !arrived(rank));
         let mut different = 0;
-        for rank in 0..self.ranks {
-            self.wait_until(wait, || arrived(rank), missing)?;
+        protocol::exchange(&self.flags(wait), sequence, |rank| {
             different |= self.map.header_fingerprint(rank, parity).load(Relaxed) ^ print.0;
-        }
+        })?;
         if sequence == 1 {
             self.choose_wait();
         }
@@ -225,7 +192,7 @@ impl ShmEngine {
 
     /// The fold and, after the exchange, all ranks' scalars.
     #[inline]
-    fn reducer(&self, op: &HostOp, parity: usize) -> Result<Reducer> {
+    pub(super) fn reducer(&self, op: &HostOp, parity: usize) -> Result<Reducer> {
         let fold = fold_for(op.dtype, op.reduction)
             .ok_or_else(|| Error::internal("a reduction passed validation but has no kernel"))?;
         let scales = match op.reduction {
@@ -273,11 +240,7 @@ impl ShmEngine {
         let reduce_from = |at: usize| -> Result<()> {
             let reducer = self.reducer(op, parity)?;
             let sources = Sources::new(self.ranks, |rank| offset(stage(rank), at));
-            let to = Target {
-                first: recv,
-                second: std::ptr::null_mut(),
-                stream: false,
-            };
+            let to = Target::one(recv, false);
             // SAFETY: after the exchange every stage holds `frame` bytes, at + bytes of which are
             // inside, and stays as it is until the next exchange; the caller promised `bytes` bytes
             // at `recv`.
@@ -315,11 +278,42 @@ impl ShmEngine {
     }
 
     /// # Safety
-    /// As [`ShmEngine::run`]; `bytes`, not 0, is what `op.count` means.
-    unsafe fn in_pieces(&self, op: &HostOp, bytes: usize, wait: &dyn WaitPolicy) -> Result<()> {
+    /// As [`ShmEngine::run`]; `bytes`, not 0, is what `op.count` means, and `frame` what the largest
+    /// buffer of a rank holds.
+    unsafe fn large(
+        &self,
+        op: &HostOp,
+        bytes: usize,
+        frame: usize,
+        wait: &dyn WaitPolicy,
+    ) -> Result<()> {
         let (sequence, parity) = self.begin();
         self.publish_scale(op, parity);
+        let direct = &mut *lock(&self.direct);
+        self.announce(direct, op, bytes, parity);
         self.exchange(sequence, Fingerprint::of(op), wait)?;
+        let way = self.choose(direct, op, frame, parity, wait)?;
+        let clock = way.clock();
+        // SAFETY: handed down from the caller; all ranks have chosen the same way.
+        unsafe {
+            match self.visit(direct, &way, parity, wait)? {
+                Some(visit) => self.directly(op, bytes, parity, visit)?,
+                None => self.in_pieces(op, bytes, parity, wait)?,
+            }
+        }
+        direct.note(way, clock, frame);
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`ShmEngine::run`], after the exchange; `bytes`, not 0, is what `op.count` means.
+    unsafe fn in_pieces(
+        &self,
+        op: &HostOp,
+        bytes: usize,
+        parity: usize,
+        wait: &dyn WaitPolicy,
+    ) -> Result<()> {
         let (rank, ranks, root) = (self.rank, self.ranks, op.root as usize);
         let (send, recv) = (op.send, op.recv);
         let stream = bytes >= STREAM_FROM;
@@ -349,14 +343,16 @@ impl ShmEngine {
         };
         // What every kind but the reductions to a whole vector is made of. In each of them the
         // pointers that a closure uses are there, as it runs only on ranks that write or read.
-        let put_whole = |step: u64, area: *mut u8| {
+        let put_whole = |step: u64, parity: usize| {
             let (start, len) = span(step);
+            let area = self.map.inbound(rank, parity);
             // SAFETY: the span lies in the `bytes` bytes at `send` that the caller promised, `len`
             // is at most the size of the area, and the pipeline gives an area that nobody reads.
             unsafe { copy(area, send.wrapping_add(start), len, false) };
         };
-        let put_blocks = |step: u64, area: *mut u8| {
+        let put_blocks = |step: u64, parity: usize| {
             let (start, len) = span(step);
+            let area = self.map.inbound(rank, parity);
             for peer in (0..ranks).filter(|&peer| peer != rank) {
                 let from = send.wrapping_add(peer * bytes + start);
                 // SAFETY: as above, for one of `ranks` blocks on either side.
@@ -378,7 +374,7 @@ impl ShmEngine {
                     Peers::All
                 };
                 // SAFETY: handed down from the caller.
-                unsafe { self.reduce_pieces(op, bytes, parity, receivers, stream, wait)? };
+                unsafe { self.reduce_pieces(op, bytes, parity, receivers, None, wait)? };
             }
             OpKind::Broadcast => {
                 if rank == root {
@@ -452,11 +448,7 @@ impl ShmEngine {
                             }
                         });
                         let first = offset(recv, start);
-                        let to = Target {
-                            first,
-                            second: std::ptr::null_mut(),
-                            stream,
-                        };
+                        let to = Target::one(first, stream);
                         // SAFETY: all peers have posted this step and leave it until it is consumed; the
                         // caller promised the own block at `send`, which in place is `recv`, and `bytes`
                         // bytes at `recv`.
@@ -473,98 +465,64 @@ impl ShmEngine {
     }
 
     /// The other ranks, starting after this one, so that not all read from the same one.
-    fn others(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, ranks) = (self.rank, self.ranks);
         (1..ranks).map(move |distance| (rank + distance) % ranks)
     }
 
-    /// The ranks for which something holds, as waits report them.
-    fn ranks_where(&self, holds: impl Fn(usize) -> bool) -> Vec<u32> {
-        (0..self.ranks)
-            .filter(|&rank| holds(rank))
-            .map(|rank| rank as u32)
-            .collect()
+    /// The ranks' words, and what waits ask.
+    pub(super) fn flags<'a>(&'a self, wait: &'a dyn WaitPolicy) -> Flags<'a> {
+        Flags { engine: self, wait }
     }
 
-    /// Publishes that this rank's counter reached `value`.
-    #[inline]
-    fn publish(&self, counter: Counter, value: u64) {
-        self.map.counter(counter, self.rank).store(value, Release);
-        self.ring();
-    }
-
-    /// Waits until the counters of some other ranks reached `value`.
-    #[inline]
-    fn await_peers(
-        &self,
-        counter: Counter,
-        peers: Peers,
-        value: u64,
-        wait: &dyn WaitPolicy,
-    ) -> Result<()> {
-        let reached = |rank| self.map.counter(counter, rank).load(Acquire) >= value;
-        let concerns = |rank| rank != self.rank && peers.has(rank);
-        let missing = || self.ranks_where(|rank| concerns(rank) && !reached(rank));
-        for rank in (0..self.ranks).filter(|&rank| concerns(rank)) {
-            self.wait_until(wait, || reached(rank), missing)?;
-        }
-        Ok(())
-    }
-
-    /// Piece steps in which `writers` fill their inbound area by `put` and then `readers` use those
-    /// of all writers by `take`. The next step is put before the previous is taken.
+    /// [`protocol::pipeline`] with the next steps of this engine.
     fn pipeline(
         &self,
         steps: u64,
         writers: Peers,
         readers: Peers,
         wait: &dyn WaitPolicy,
-        put: impl Fn(u64, *mut u8),
+        put: impl Fn(u64, usize),
         take: impl Fn(u64, usize),
     ) -> Result<()> {
         let base = self.step.load(Relaxed);
-        let writes = writers.has(self.rank);
-        let reads = readers.has(self.rank);
-        for step in 0..=steps {
-            if writes && step < steps {
-                let now = base + step;
-                if step >= 2 {
-                    self.await_peers(Counter::Consumed, readers, now - 1, wait)?;
-                }
-                put(step, self.map.inbound(self.rank, (now & 1) as usize));
-                self.publish(Counter::Posted, now + 1);
-            }
-            if reads && step > 0 {
-                let now = base + step - 1;
-                self.await_peers(Counter::Posted, writers, now + 1, wait)?;
-                take(step - 1, (now & 1) as usize);
-                self.publish(Counter::Consumed, now + 1);
-            }
-        }
+        protocol::pipeline(
+            &self.flags(wait),
+            base,
+            steps,
+            (writers, readers),
+            put,
+            take,
+        )?;
         self.step.store(base + steps, Relaxed);
         Ok(())
     }
 
     /// Reduces whole vectors: each rank reduces its piece of every step and, unless it is the only
-    /// receiver, leaves the result for the receivers.
+    /// receiver, leaves the result for the receivers. The contributions come through the inbound areas,
+    /// or with a visit from where they are.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
-    unsafe fn reduce_pieces(
+    /// As [`ShmEngine::run`]; if one rank has a visit, all have.
+    pub(super) unsafe fn reduce_pieces(
         &self,
         op: &HostOp,
         bytes: usize,
         parity: usize,
         receivers: Peers,
-        stream: bool,
+        mut visit: Option<&mut Visit<'_>>,
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
         let reducer = self.reducer(op, parity)?;
         let (rank, ranks) = (self.rank, self.ranks);
         let receives = receivers.has(rank);
-        let largest = (self.map.inbound_bytes() / ranks / 64 * 64)
-            .min(self.map.outbound_bytes())
-            .min(REDUCE_PIECE);
+        let stream = bytes >= STREAM_FROM;
+        let largest = match &visit {
+            Some(visit) => visit.chunk().min(self.map.outbound_bytes()),
+            None => (self.map.inbound_bytes() / ranks / 64 * 64)
+                .min(self.map.outbound_bytes())
+                .min(REDUCE_PIECE),
+        };
         let steps = bytes.div_ceil(largest * ranks) as u64;
         // Equal pieces of whole cache lines, so that no rank waits for another's longer one.
         let piece = bytes
@@ -575,71 +533,65 @@ impl ShmEngine {
             let start = ((step as usize * ranks + owner) * piece).min(bytes);
             (start, piece.min(bytes - start))
         };
-        let base = self.step.load(Relaxed);
-        for step in 0..=steps {
-            if step < steps {
-                let now = base + step;
-                let area = (now & 1) as usize;
-                if step >= 2 {
-                    self.await_peers(Counter::Consumed, Peers::All, now - 1, wait)?;
-                }
-                for peer in self.others() {
-                    let (start, len) = span(step, peer);
-                    let to = offset(self.map.inbound(rank, area), peer * piece);
-                    // SAFETY: the span lies in the `bytes` bytes at `send`; the inbound area has
-                    // room for a piece of every rank, and all have consumed what was in it.
-                    unsafe { copy(to, op.send.wrapping_add(start), len, false) };
-                }
-                self.publish(Counter::Posted, now + 1);
-                // Also proves that every peer has left this rank's outbound area of step - 2.
-                self.await_peers(Counter::Posted, Peers::All, now + 1, wait)?;
-                let (start, len) = span(step, rank);
-                let sources = Sources::new(ranks, |peer| {
+        let visits = visit.is_some();
+        let put = |step: u64, area: usize| {
+            if visits {
+                return;
+            }
+            for peer in self.others() {
+                let (start, len) = span(step, peer);
+                let to = offset(self.map.inbound(rank, area), peer * piece);
+                // SAFETY: the span lies in the `bytes` bytes at `send`; the inbound area has room for a
+                // piece of every rank, and all have consumed what was in it.
+                unsafe { copy(to, op.send.wrapping_add(start), len, false) };
+            }
+        };
+        let fold = |step: u64, area: usize| -> Result<()> {
+            let (start, len) = span(step, rank);
+            let sources = match &mut visit {
+                // SAFETY: the span lies in the `bytes` bytes at every rank's `send`.
+                Some(visit) => unsafe { visit.sources(start, len)? },
+                None => Sources::new(ranks, |peer| {
                     if peer == rank {
                         op.send.wrapping_add(start)
                     } else {
                         offset(self.map.inbound(peer, area), rank * piece)
                     }
-                });
-                let outbound = self.map.outbound(rank, area);
-                let recv = op.recv.wrapping_add(start);
-                let to = match receivers {
-                    Peers::All => Target {
-                        first: recv,
-                        second: outbound,
-                        stream,
-                    },
-                    _ if receives => Target {
-                        first: recv,
-                        second: std::ptr::null_mut(),
-                        stream,
-                    },
-                    _ => Target {
-                        first: outbound,
-                        second: std::ptr::null_mut(),
-                        stream: false,
-                    },
-                };
-                // SAFETY: all peers have posted this step and leave it until it is consumed; the
-                // caller promised `bytes` bytes at `send` and, on receivers, at `recv`, which are
-                // the same or apart; nobody reads the outbound area any more (see above).
-                unsafe { reducer.fold(to, &sources, len) };
-                self.publish(Counter::Consumed, now + 1);
-            }
-            if receives && step > 0 {
-                let now = base + step - 1;
-                for peer in self.others() {
-                    let peers = Peers::Only(peer);
-                    self.await_peers(Counter::Consumed, peers, now + 1, wait)?;
-                    let (start, len) = span(step - 1, peer);
-                    let from = self.map.outbound(peer, (now & 1) as usize);
-                    // SAFETY: the peer has written its result of this step and leaves it until this
-                    // rank posts the step after the next; the caller promised the bytes at `recv`.
-                    unsafe { copy(op.recv.wrapping_add(start), from, len, stream) };
-                }
-            }
-        }
+                }),
+            };
+            let outbound = self.map.outbound(rank, area);
+            let recv = op.recv.wrapping_add(start);
+            let to = match receivers {
+                Peers::All => Target {
+                    first: recv,
+                    second: outbound,
+                    stream,
+                    stream_second: false,
+                },
+                _ if receives => Target::one(recv, stream),
+                _ => Target::one(outbound, false),
+            };
+            // SAFETY: all peers have posted this step and leave it until it is consumed; the caller
+            // promised `bytes` bytes at `send` and, on receivers, at `recv`, which are the same or apart;
+            // nobody reads the outbound area any more, as the protocol says.
+            unsafe { reducer.fold(to, &sources, len) };
+            Ok(())
+        };
+        let take = |step: u64, peer: usize, area: usize| {
+            let (start, len) = span(step, peer);
+            let from = self.map.outbound(peer, area);
+            // SAFETY: the peer has written its result of this step and leaves it until this rank posts
+            // the step after the next; the caller promised the bytes at `recv`.
+            unsafe { copy(op.recv.wrapping_add(start), from, len, stream) };
+        };
+        let base = self.step.load(Relaxed);
+        let flags = self.flags(wait);
+        protocol::reduce_steps(&flags, base, steps, receivers, put, fold, take)?;
         self.step.store(base + steps, Relaxed);
+        if visits {
+            // Nobody leaves while its buffer is read.
+            protocol::await_peers(&flags, Counter::Consumed, Peers::All, base + steps)?;
+        }
         Ok(())
     }
 
@@ -671,20 +623,24 @@ impl ShmEngine {
         for peer in 0..ranks {
             let count = |list: &[usize]| list[peer] as u64;
             self.map
-                .row(rank, parity, false, peer)
+                .row(rank, parity, Row::Sent, peer)
                 .store(count(&vector.send_counts), Relaxed);
             self.map
-                .row(rank, parity, true, peer)
+                .row(rank, parity, Row::Expected, peer)
                 .store(count(&vector.recv_counts), Relaxed);
+            self.map
+                .row(rank, parity, Row::Displacement, peer)
+                .store(count(&vector.send_displs), Relaxed);
         }
         let sent = |from: usize, to: usize| -> usize {
-            self.map.row(from, parity, false, to).load(Relaxed) as usize * size
+            self.map.row(from, parity, Row::Sent, to).load(Relaxed) as usize * size
         };
+        let one_exchange = SLOT.min(self.tuning.one_exchange);
         let own_total = vector
             .send_counts
             .iter()
             .fold(0usize, |sum, &n| sum.saturating_add(n));
-        if own_total.saturating_mul(size) <= SLOT {
+        if own_total.saturating_mul(size) <= one_exchange {
             let mut at = 0;
             for peer in 0..ranks {
                 let len = vector.send_counts[peer] * size;
@@ -695,13 +651,17 @@ impl ShmEngine {
                 at += len;
             }
         }
+        let direct = &mut *lock(&self.direct);
+        let extent = extent(&vector.send_counts, &vector.send_displs) * size;
+        self.announce_one(direct, Side::Send, parity, send, extent);
         self.exchange(sequence, Fingerprint::of(op), wait)?;
         self.compare_rows(sequence, parity, op.dtype)?;
 
         let total = |from: usize| -> usize {
             (0..ranks).fold(0usize, |sum, to| sum.saturating_add(sent(from, to)))
         };
-        if (0..ranks).all(|from| total(from) <= SLOT) {
+        let largest = (0..ranks).map(total).max().unwrap_or(0);
+        if largest <= one_exchange {
             for from in 0..ranks {
                 let at: usize = (0..rank).map(|to| sent(from, to)).sum();
                 let to = op
@@ -737,7 +697,22 @@ impl ShmEngine {
                 own,
             );
         }
-        let put = |step: u64, area: *mut u8| {
+        let way = self.choose(direct, op, largest, parity, wait)?;
+        let clock = way.clock();
+        let read = |visit: Visit<'_>| {
+            for peer in self.others() {
+                let displ = self.map.row(peer, parity, Row::Displacement, rank);
+                let from = (displ.load(Relaxed) as usize).wrapping_mul(size);
+                let to = op
+                    .recv
+                    .wrapping_add(vector.recv_displs[peer].wrapping_mul(size));
+                // SAFETY: the peer's block for this rank, and the room for it that the caller promised.
+                unsafe { visit.fetch(peer, from, to, sent(peer, rank), false)? };
+            }
+            self.leave(visit, Peers::All)
+        };
+        let put = |step: u64, area: usize| {
+            let area = self.map.inbound(rank, area);
             for peer in (0..ranks).filter(|&peer| peer != rank) {
                 let (start, len) = span(step, vector.send_counts[peer] * size);
                 let from = send.wrapping_add(
@@ -750,7 +725,7 @@ impl ShmEngine {
                 unsafe { copy(offset(area, peer * piece), from, len, false) };
             }
         };
-        self.pipeline(steps, Peers::All, Peers::All, wait, put, |step, area| {
+        let take = |step: u64, area: usize| {
             for peer in self.others() {
                 let (start, len) = span(step, sent(peer, rank));
                 let to = op.recv.wrapping_add(
@@ -763,7 +738,15 @@ impl ShmEngine {
                 // sends is what this rank expects, for which the caller promised room.
                 unsafe { copy(to, from, len, false) };
             }
-        })
+        };
+        // SAFETY: all ranks have chosen the same way, and what they have announced is what the caller
+        // promised.
+        match unsafe { self.visit(direct, &way, parity, wait)? } {
+            Some(visit) => read(visit)?,
+            None => self.pipeline(steps, Peers::All, Peers::All, wait, put, take)?,
+        }
+        direct.note(way, clock, largest);
+        Ok(())
     }
 
     /// Compares what every rank sends to every other with what that one expects: all ranks look at
@@ -773,8 +756,8 @@ impl ShmEngine {
         let mut pairs = 0;
         for from in 0..self.ranks {
             for to in 0..self.ranks {
-                let sent = self.map.row(from, parity, false, to).load(Relaxed);
-                let expected = self.map.row(to, parity, true, from).load(Relaxed);
+                let sent = self.map.row(from, parity, Row::Sent, to).load(Relaxed);
+                let expected = self.map.row(to, parity, Row::Expected, from).load(Relaxed);
                 if sent != expected {
                     first.get_or_insert((from, to, sent, expected));
                     pairs += 1;
@@ -826,11 +809,7 @@ impl ShmEngine {
             let fold = fold_for(op.dtype, op.reduction).ok_or_else(|| {
                 Error::internal("a reduction passed validation but has no kernel")
             })?;
-            let to = Target {
-                first: recv,
-                second: std::ptr::null_mut(),
-                stream: false,
-            };
+            let to = Target::one(recv, false);
             // SAFETY: the caller promised `count` elements at both, which are the same or apart.
             unsafe { fold(to, &[send], &[scale], count) };
         } else {

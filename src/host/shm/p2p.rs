@@ -5,6 +5,9 @@
 //! its own and takes the message, or refuses it, and then drops what is left of it. A send is
 //! complete when its last piece was taken, so that both sides learn of a mismatch.
 //!
+//! A long message whose buffer the receiver can reach stays where it is: its one piece tells where that is,
+//! and the receiver reads it from there. A receiver that can't declines, and the message goes in pieces.
+//!
 //! One exception keeps ranks from blocking each other: a send outside a group whose message lies in
 //! the channel completely is done as soon as some peer has a message for this rank that it has not
 //! received, as that peer may be waiting for it. Such a send can't learn of a mismatch; the
@@ -33,6 +36,8 @@ pub(super) struct Transfer {
     message: Option<u64>,
     /// The channel's count of pieces at which a send is complete, once all are posted.
     last: Option<u64>,
+    /// Where a message lies that the receiver is to read whole; 0 if it goes in pieces.
+    whole: u64,
 }
 
 /// What came of one look at a transfer.
@@ -44,15 +49,23 @@ enum Outcome {
 }
 
 impl Transfer {
-    fn new(op: &HostOp) -> Transfer {
+    fn new(engine: &ShmEngine, op: &HostOp) -> Transfer {
         let sends = op.kind == OpKind::Send;
+        let bytes = op.count * op.dtype.size();
+        // What fits into the channel may be complete before the receiver comes.
+        let fits = bytes <= engine.map.piece_bytes() * CHANNEL_DEPTH as usize;
         Transfer {
+            whole: if sends && !fits {
+                engine.offer(op.root as usize, op.send, bytes)
+            } else {
+                0
+            },
             sends,
             peer: op.root as usize,
             buffer: if sends { op.send.cast_mut() } else { op.recv },
             count: op.count,
             dtype: op.dtype,
-            bytes: op.count * op.dtype.size(),
+            bytes,
             done: 0,
             message: None,
             last: None,
@@ -104,7 +117,7 @@ impl ShmEngine {
                 rank = self.rank
             )));
         }
-        let mut transfers = [Transfer::new(op)];
+        let mut transfers = [Transfer::new(self, op)];
         // SAFETY: handed down from the caller.
         unsafe { self.transfer_all(&mut transfers, true, wait) }
     }
@@ -122,7 +135,10 @@ impl ShmEngine {
             ops.iter().partition(|op| op.root as usize == self.rank);
         // SAFETY: handed down from the caller.
         let own = unsafe { self.own_transfers(&own) };
-        let mut transfers: Vec<Transfer> = others.into_iter().map(Transfer::new).collect();
+        let mut transfers: Vec<Transfer> = others
+            .into_iter()
+            .map(|op| Transfer::new(self, op))
+            .collect();
         // SAFETY: handed down from the caller.
         let others = unsafe { self.transfer_all(&mut transfers, false, wait) };
         own.and(others)
@@ -267,6 +283,13 @@ impl ShmEngine {
                 (transfer.peer, expected, expected_dtype),
             ));
         }
+        if transfer.whole != 0 && transfer.last.is_some_and(|last| consumed >= last) {
+            if transfer.message != Some(channel.declined.load(Acquire)) {
+                return Outcome::Complete;
+            }
+            self.declined[transfer.peer].store(true, Relaxed);
+            (transfer.whole, transfer.last) = (0, None);
+        }
         let mut posted = channel.posted.load(Relaxed);
         while transfer.last.is_none() && posted - consumed < CHANNEL_DEPTH {
             let message = *transfer.message.get_or_insert_with(|| {
@@ -279,6 +302,14 @@ impl ShmEngine {
             piece.message.store(message, Relaxed);
             piece.count.store(transfer.count as u64, Relaxed);
             piece.dtype.store(transfer.dtype as u64, Relaxed);
+            piece.whole.store(transfer.whole, Relaxed);
+            if transfer.whole != 0 {
+                posted += 1;
+                channel.posted.store(posted, Release);
+                moved = true;
+                transfer.last = Some(posted);
+                break;
+            }
             let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
             // SAFETY: done + len <= bytes; the slot has room for a piece, and the receiver has
             // consumed what was in it.
@@ -300,7 +331,10 @@ impl ShmEngine {
         }
         match transfer.last {
             Some(last) if consumed >= last => Outcome::Complete,
-            Some(_) if lone && !moved && self.has_unreceived() => Outcome::Complete,
+            // It lies in the channel, not in the caller's buffer.
+            Some(_) if lone && !moved && transfer.whole == 0 && self.has_unreceived() => {
+                Outcome::Complete
+            }
             _ if moved => Outcome::Progress,
             _ => Outcome::Idle,
         }
@@ -354,6 +388,27 @@ impl ShmEngine {
                         (self.rank, transfer.count as u64, transfer.dtype.name()),
                     ));
                 }
+            }
+            let whole = piece.whole.load(Relaxed);
+            if whole != 0 {
+                // SAFETY: the sender has announced a message of as many bytes, and leaves it until the
+                // piece is consumed.
+                let read = unsafe {
+                    self.read_whole(transfer.peer, whole, transfer.buffer, transfer.bytes)
+                };
+                match read {
+                    Ok(true) => transfer.done = transfer.bytes,
+                    // The same message comes in pieces.
+                    Ok(false) => channel.declined.store(message, Release),
+                    // The engine has failed, as the next wait says.
+                    Err(_) => return Outcome::Idle,
+                }
+                consumed += 1;
+                channel.consumed.store(consumed, Release);
+                if transfer.done == transfer.bytes {
+                    return Outcome::Complete;
+                }
+                continue;
             }
             let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
             let to = transfer.buffer.wrapping_add(transfer.done);

@@ -1,13 +1,20 @@
 //! The engine with threads and with processes as ranks.
 
+use super::direct::{Trial, Ways};
+use super::layout::Fact;
 use super::*;
+use crate::config::SingleCopy;
 use crate::error::Code;
+use crate::host::heap;
 use crate::host::kernels::tests::{Random, reductions, reference, same, scales_of};
 use crate::host::op::VectorCounts;
+use crate::ops::lock;
 use crate::sys::unix;
 use crate::types::{DataType, RedOp, Reduction};
+use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
 const SUM: Reduction = Reduction::Builtin(RedOp::Sum);
@@ -37,19 +44,78 @@ impl WaitPolicy for Until {
     }
 }
 
+/// How the ranks of a test get at each other's buffers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Through {
+    /// As threads of one process do, from the sizes on that are meant.
+    Default,
+    /// As threads of one process do, whatever the size.
+    Pointers,
+    /// Not at all: everything passes through the segment.
+    Segment,
+    /// By copies that the kernel makes, as ranks of other processes.
+    Kernel,
+    /// By the heap, as ranks of other processes.
+    Heap,
+    /// Ranks of other processes, every other one with buffers in the heap.
+    Mixed,
+}
+
+impl Through {
+    fn tuning(self, rank: u32) -> Tuning {
+        let tuning = Tuning::of_process().unwrap();
+        let single_copy = match self {
+            Through::Default => return tuning,
+            Through::Pointers | Through::Segment | Through::Heap => SingleCopy::Off,
+            Through::Kernel | Through::Mixed => SingleCopy::On,
+        };
+        Tuning {
+            one_exchange: 0,
+            single_copy_from: 0,
+            whole_message_from: 0,
+            single_copy,
+            process: match self {
+                Through::Pointers => tuning.process,
+                _ => tuning.process.wrapping_add(u64::from(rank) << 8),
+            },
+        }
+    }
+
+    fn in_heap(self, rank: u32) -> bool {
+        self == Through::Heap || (self == Through::Mixed && rank.is_multiple_of(2))
+    }
+}
+
+thread_local! {
+    /// Whether the buffers of the rank on this thread are in the heap.
+    static IN_HEAP: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Engines of all ranks in this process.
-struct World(Vec<ShmEngine>);
+struct World(Vec<ShmEngine>, Through);
 
 impl World {
     fn new(ranks: u32) -> World {
+        World::through(Through::Default, ranks)
+    }
+
+    fn through(through: Through, ranks: u32) -> World {
+        World::tuned(through, ranks, |rank| through.tuning(rank))
+    }
+
+    fn tuned(through: Through, ranks: u32, tuning: impl Fn(u32) -> Tuning) -> World {
         let bytes = ShmEngine::segment_bytes(ranks).unwrap();
         let (segment, _fd) = Segment::create(bytes).unwrap();
         let segment = Arc::new(segment);
-        World(
-            (0..ranks)
-                .map(|rank| ShmEngine::attach(Arc::clone(&segment), rank, ranks).unwrap())
-                .collect(),
-        )
+        let attach = |rank| {
+            ShmEngine::attach_tuned(Arc::clone(&segment), rank, ranks, tuning(rank)).unwrap()
+        };
+        World((0..ranks).map(attach).collect(), through)
+    }
+
+    /// How many operations of each rank went which way.
+    fn ways(&self) -> Vec<Ways> {
+        self.0.iter().map(ways).collect()
     }
 
     /// Runs something on every rank, each on a thread of its own.
@@ -59,7 +125,12 @@ impl World {
             let threads: Vec<_> = self
                 .0
                 .iter()
-                .map(|engine| scope.spawn(move || body(engine)))
+                .map(|engine| {
+                    scope.spawn(move || {
+                        IN_HEAP.set(self.1.in_heap(engine.rank as u32));
+                        body(engine)
+                    })
+                })
                 .collect();
             threads
                 .into_iter()
@@ -69,9 +140,62 @@ impl World {
     }
 }
 
+fn ways(engine: &ShmEngine) -> Ways {
+    lock(&engine.direct).ways
+}
+
+/// Memory of the kind that the rank on this thread uses.
+struct Memory {
+    start: *mut u8,
+    len: usize,
+    /// Where it is if it is not in the heap.
+    own: Vec<u8>,
+}
+
+impl Memory {
+    fn new(value: u8, len: usize) -> Memory {
+        if !IN_HEAP.get() {
+            let mut own = vec![value; len];
+            let start = own.as_mut_ptr();
+            return Memory { start, len, own };
+        }
+        let start = heap::alloc(len).unwrap().unwrap();
+        // SAFETY: just allocated.
+        unsafe { start.write_bytes(value, len) };
+        Memory {
+            start,
+            len,
+            own: Vec::new(),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.own.is_empty() {
+            heap::free(self.start, self.len).unwrap();
+        }
+    }
+}
+
+impl std::ops::Deref for Memory {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: allocated in `new` with this length; the tests look only when no operation is going on.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl std::ops::DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
 /// A buffer at an odd address, with guards on both sides.
 struct Buffer {
-    bytes: Vec<u8>,
+    bytes: Memory,
     start: usize,
     len: usize,
 }
@@ -80,7 +204,7 @@ const GUARD: u8 = 0xa5;
 
 impl Buffer {
     fn new(len: usize) -> Buffer {
-        let bytes = vec![GUARD; len + 192];
+        let bytes = Memory::new(GUARD, len + 192);
         // Odd for every element type, and another remainder for every length.
         let start = bytes.as_ptr().align_offset(64) + 2 * (len % 13) + 1;
         Buffer { bytes, start, len }
@@ -372,7 +496,11 @@ impl Case<'_> {
 
 /// The whole matrix at one number of ranks.
 fn matrix(ranks: u32, counts: &[usize]) {
-    let world = World::new(ranks);
+    matrix_of(&World::new(ranks), counts);
+}
+
+fn matrix_of(world: &World, counts: &[usize]) {
+    let ranks = world.0.len() as u32;
     let n = ranks as usize;
     let mut random = Random::new(u64::from(ranks));
     for &count in counts {
@@ -404,6 +532,79 @@ fn matrix(ranks: u32, counts: &[usize]) {
 }
 
 const COUNTS: [usize; 6] = [0, 1, 7, 13, 1000, 70_001];
+
+/// The matrix with ranks that get at each other's buffers in some way, and the proof that they did.
+fn matrix_through(through: Through, ranks: u32) {
+    let world = World::through(through, ranks);
+    let counts = [1, 7, 1000, 30_011];
+    matrix_of(&world, &counts);
+    let all = world.ways();
+    assert!(all.iter().all(|ways| *ways == all[0]), "{all:?}");
+    let Ways {
+        pieces,
+        loads,
+        pushes,
+        copies,
+        ..
+    } = all[0];
+    // One AlltoAll of each case is in place, and an AlltoAllv in place sends from a copy, which is not in
+    // the heap.
+    let cases = (counts.len() * DataType::ALL.len()) as u32;
+    match through {
+        Through::Default => {}
+        Through::Segment => assert!(loads + pushes + copies == 0 && pieces > 0, "{all:?}"),
+        Through::Pointers => {
+            assert!(pieces == cases && copies == 0, "{all:?}");
+            assert!(loads > 0 && pushes > 0, "{all:?}");
+        }
+        Through::Kernel => {
+            assert!(pieces == cases && loads + pushes == 0, "{all:?}");
+            assert!(copies > 0, "{all:?}");
+        }
+        Through::Heap => {
+            assert!(pieces <= 2 * cases && copies == 0, "{all:?}");
+            assert!(loads > 0 && pushes > 0, "{all:?}");
+        }
+        Through::Mixed => {
+            assert!(pieces == cases && copies > 0 && loads > 0, "{all:?}");
+        }
+    }
+}
+
+#[test]
+fn matrix_with_pointers() {
+    for ranks in [2, 3, 8] {
+        matrix_through(Through::Pointers, ranks);
+    }
+}
+
+#[test]
+fn matrix_through_the_segment() {
+    for ranks in [2, 4] {
+        matrix_through(Through::Segment, ranks);
+    }
+}
+
+#[test]
+fn matrix_with_copies_of_the_kernel() {
+    for ranks in [2, 3, 5] {
+        matrix_through(Through::Kernel, ranks);
+    }
+}
+
+#[test]
+fn matrix_in_the_heap() {
+    for ranks in [2, 3, 5] {
+        matrix_through(Through::Heap, ranks);
+    }
+}
+
+#[test]
+fn matrix_of_heap_and_other_memory() {
+    for ranks in [2, 4] {
+        matrix_through(Through::Mixed, ranks);
+    }
+}
 
 #[test]
 fn matrix_of_1_and_2_ranks() {
@@ -706,9 +907,33 @@ fn pattern(from: usize, to: usize, message: usize, len: usize) -> Vec<u8> {
     Random::new((from * 1000 + to * 100 + message) as u64).elements(DataType::Uint8, len)
 }
 
+const EVERY_WAY: [Through; 5] = [
+    Through::Default,
+    Through::Segment,
+    Through::Kernel,
+    Through::Heap,
+    Through::Mixed,
+];
+
+/// That long messages were read whole, unless everything passes through the segment.
+fn assert_whole_messages(world: &World) {
+    for ways in world.ways() {
+        let whole = world.1 != Through::Segment;
+        assert_eq!(ways.messages > 0, whole, "{:?}: {ways:?}", world.1);
+        assert_eq!(ways.declined, 0, "{:?}: {ways:?}", world.1);
+    }
+}
+
 #[test]
 fn lone_messages_arrive() {
-    let world = World::new(3);
+    for through in EVERY_WAY {
+        let world = World::through(through, 3);
+        lone_messages(&world);
+        assert_whole_messages(&world);
+    }
+}
+
+fn lone_messages(world: &World) {
     for len in [0, 1, 47, 5000, 600_000] {
         world.each(|engine| {
             let (next, before) = ((engine.rank + 1) % 3, (engine.rank + 2) % 3);
@@ -747,8 +972,15 @@ fn large_messages_that_block_each_other_end_at_the_deadline() {
 
 #[test]
 fn groups_of_messages_are_matched_in_order() {
-    for ranks in [1, 2, 3, 5] {
-        let world = World::new(ranks);
+    for (ranks, through) in [
+        (1, Through::Default),
+        (2, Through::Kernel),
+        (3, Through::Segment),
+        (3, Through::Mixed),
+        (5, Through::Heap),
+        (5, Through::Default),
+    ] {
+        let world = World::through(through, ranks);
         world.each(|engine| {
             let (rank, ranks) = (engine.rank, engine.ranks);
             let mut random = Random::new(rank as u64 + 77);
@@ -792,7 +1024,12 @@ fn groups_of_messages_are_matched_in_order() {
 
 #[test]
 fn messages_that_disagree_are_errors_on_both_sides_and_are_dropped() {
-    let world = World::new(2);
+    for through in [Through::Default, Through::Segment, Through::Kernel] {
+        disagreeing_messages(&World::through(through, 2));
+    }
+}
+
+fn disagreeing_messages(world: &World) {
     for (sent, expected) in [(100, 200), (200, 100), (700_000, 5), (5, 700_000)] {
         let texts = world.each(|engine| {
             let sends = engine.rank == 0;
@@ -852,6 +1089,198 @@ fn messages_that_disagree_are_errors_on_both_sides_and_are_dropped() {
             .text()
             .contains("Send to itself 1 times but Recv from itself 0 times"),
         "{error}"
+    );
+}
+
+#[test]
+fn a_message_that_the_receiver_cannot_read_goes_in_pieces() {
+    let world = World::through(Through::Kernel, 3);
+    // Rank 1 reads something else where rank 0 keeps its number.
+    world.0[0].map.fact(0, Fact::ProbeValue).store(1, Relaxed);
+    for round in 0..3 {
+        world.each(|engine| {
+            let (next, before) = ((engine.rank + 1) % 3, (engine.rank + 2) % 3);
+            let mut send = Buffer::of(&pattern(engine.rank, next, round, 600_000));
+            let mut recv = Buffer::new(600_000);
+            let ops = [
+                transfer(OpKind::Send, next, &mut send),
+                transfer(OpKind::Recv, before, &mut recv),
+            ];
+            group(engine, &ops).unwrap();
+            assert!(recv.get() == pattern(before, engine.rank, round, 600_000));
+        });
+    }
+    // Asked once, declined once: then rank 0 does not offer any more.
+    let ways = world.ways();
+    let of = |rank: usize| (ways[rank].messages, ways[rank].declined);
+    assert_eq!([of(0), of(1), of(2)], [(3, 0), (0, 1), (3, 0)]);
+}
+
+#[test]
+fn one_rank_that_cannot_read_another_keeps_all_from_it() {
+    for (odd, fact) in [(0, Fact::ProbeValue), (2, Fact::PidNamespace)] {
+        let world = World::through(Through::Kernel, 3);
+        world.0[0].map.fact(odd, fact).store(1, Relaxed);
+        matrix_of(&world, &[1000]);
+        for ways in world.ways() {
+            assert!(ways.pieces > 0 && ways.loads + ways.copies == 0, "{ways:?}");
+        }
+    }
+}
+
+#[test]
+fn a_heap_that_one_rank_cannot_map_is_used_by_none() {
+    let world = World::through(Through::Heap, 3);
+    // Its descriptor is looked for in a process that is not there.
+    let engine = &world.0[1];
+    world.each(|engine| run(engine, &op(OpKind::Barrier, 0, DataType::Int8)).unwrap());
+    engine
+        .map
+        .fact(1, Fact::Pid)
+        .store(u64::from(u32::MAX >> 1), Relaxed);
+    matrix_of(&world, &[1000]);
+    for ways in world.ways() {
+        assert!(ways.pieces > 0 && ways.copies == 0, "{ways:?}");
+    }
+    // What does not need rank 1's memory: a broadcast and a scatter of the others.
+    let ways = world.ways();
+    assert!(ways.iter().all(|of| *of == ways[0]), "{ways:?}");
+}
+
+#[test]
+fn both_ways_are_tried_and_one_is_chosen_for_a_while() {
+    // Costs of the segment and of copies, round by round, and which is chosen for how many operations.
+    let rounds = [
+        ((40u64, 50u64), false, 400u64),
+        ((40, 30), true, 400),
+        ((70, 30), true, 1600),
+        ((30, 70), false, 1600),
+        ((30, 31), false, 400),
+    ];
+    let mut trial = Trial::default();
+    for (number, ((segment, copies), chosen, until)) in rounds.into_iter().enumerate() {
+        let trials = if number == 0 { 8 } else { 4 };
+        for operation in 0..until {
+            let (single_copy, timed) = trial.next();
+            if operation < trials {
+                assert_eq!(single_copy, operation % 2 == 1, "{number}: {operation}");
+                assert_eq!(timed, number > 0 || operation >= 2, "{number}: {operation}");
+                // Only the least of a way counts.
+                let least = if single_copy { copies } else { segment };
+                if timed {
+                    trial.learn(single_copy, least + operation % 4 * 20);
+                    trial.learn(single_copy, least);
+                }
+            } else {
+                assert_eq!(
+                    (single_copy, timed),
+                    (chosen, false),
+                    "{number}: {operation}"
+                );
+            }
+        }
+    }
+
+    // On real operations, of which all ranks choose the same.
+    let world = World::tuned(Through::Kernel, 3, |rank| Tuning {
+        single_copy: SingleCopy::Auto,
+        ..Through::Kernel.tuning(rank)
+    });
+    world.each(|engine| {
+        for round in 0..30 {
+            let mut send = Buffer::of(&[1 + engine.rank as u8; 5000]);
+            let mut recv = Buffer::new(5000);
+            let mut sum = op(OpKind::AllReduce, 5000, DataType::Uint8);
+            (sum.send, sum.recv) = (send.ptr(), recv.ptr());
+            run(engine, &sum).unwrap();
+            assert!(recv.get().iter().all(|&byte| byte == 6), "round {round}");
+        }
+    });
+    let ways = world.ways();
+    assert!(ways.iter().all(|of| *of == ways[0]), "{ways:?}");
+    assert_eq!(ways[0].pieces + ways[0].copies, 30);
+    assert!(ways[0].pieces >= 4 && ways[0].copies >= 4, "{ways:?}");
+    assert!(ways[0].pieces == 4 || ways[0].copies == 4, "{ways:?}");
+}
+
+#[test]
+fn a_failed_operation_returns_only_when_its_buffers_are_left() {
+    let world = World::through(Through::Pointers, 2);
+    let late = Duration::from_millis(120);
+    let barrier = op(OpKind::Barrier, 0, DataType::Int8);
+    let start = Instant::now();
+    // As if rank 1 were in the middle of a copy.
+    let visiting = world.0[0].map.visiting(1);
+    visiting.store(1, Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(late);
+            visiting.store(0, Release);
+        });
+        let wait = Until::after(Duration::from_millis(5));
+        let error = run_with(&world.0[0], &barrier, &wait).unwrap_err();
+        assert_eq!(error.code(), Code::Timeout);
+    });
+    assert!(start.elapsed() >= late);
+    // A rank of another process is not waited for without end.
+    let world = World::through(Through::Kernel, 2);
+    world.0[0].map.visiting(1).store(1, Relaxed);
+    let start = Instant::now();
+    let wait = Until::after(Duration::from_millis(5));
+    run_with(&world.0[0], &barrier, &wait).unwrap_err();
+    let took = start.elapsed();
+    assert!(
+        took >= Duration::from_millis(400) && took < Duration::from_secs(20),
+        "{took:?}"
+    );
+    // One that has died is not waited for at all.
+    let world = World::through(Through::Kernel, 2);
+    world.0[0].map.visiting(1).store(1, Relaxed);
+    world.0[0].map.fact(1, Fact::StartTime).store(1, Relaxed);
+    let start = Instant::now();
+    run_with(&world.0[0], &barrier, &wait).unwrap_err();
+    assert!(start.elapsed() < Duration::from_millis(400));
+}
+
+#[test]
+fn memory_that_is_gone_is_an_error_that_names_its_rank() {
+    let world = World::through(Through::Kernel, 2);
+    // Both can read each other; then rank 1's buffer is not there.
+    let errors = world.each(|engine| {
+        let mut recv = Buffer::new(5000);
+        for bad in [false, true] {
+            let mut send = Buffer::new(5000);
+            let mut copy = op(OpKind::Broadcast, 5000, DataType::Uint8);
+            copy.root = 1;
+            copy.recv = recv.ptr();
+            copy.send = send.ptr();
+            if bad && engine.rank == 1 {
+                // The root's own copy is in place: it touches nothing.
+                copy.send = std::ptr::without_provenance(4096);
+                copy.recv = copy.send.cast_mut();
+            }
+            match run(engine, &copy) {
+                Ok(()) => assert!(!bad),
+                Err(error) => return error,
+            }
+        }
+        Error::internal("no error")
+    });
+    assert!(
+        errors.iter().all(|e| e.code() == Code::RemoteError),
+        "{errors:?}"
+    );
+    assert!(
+        errors[0].text().contains("a buffer of rank 1"),
+        "{}",
+        errors[0]
+    );
+    assert!(
+        errors[1]
+            .text()
+            .contains("rank 0 failed: a buffer of rank 1"),
+        "{}",
+        errors[1]
     );
 }
 
@@ -994,6 +1423,20 @@ fn random_operations_with_threads() {
     }
 }
 
+#[test]
+#[ignore = "long: minutes of random operations"]
+fn random_operations_of_2_to_8_ranks_in_every_way() {
+    for round in 0..4 {
+        for ranks in 2..=8 {
+            for through in EVERY_WAY.into_iter().chain([Through::Pointers]) {
+                let seed = 7_000_000 + round * 1000 + u64::from(ranks);
+                let world = World::through(through, ranks);
+                world.each(|engine| stress(engine, seed, 200 / ranks as usize));
+            }
+        }
+    }
+}
+
 const CHILD: &str = "FLAGOSCOMM_TEST_SHM_CHILD";
 
 /// One rank of [`random_operations_with_processes`]; does nothing unless it is started by it.
@@ -1004,27 +1447,58 @@ fn child_rank() {
     };
     let mut fields = arguments.split(' ');
     let name = fields.next().unwrap();
-    let [rank, ranks] = [(); 2].map(|()| fields.next().unwrap().parse().unwrap());
+    let [rank, ranks, through] = [(); 3].map(|()| fields.next().unwrap().parse().unwrap());
+    let through = OF_PROCESSES[through as usize];
     let deadline = Instant::now() + Duration::from_secs(20);
     let socket = unix::connect(name.as_bytes(), deadline).unwrap();
     let fd = unix::recv_fd(socket.as_fd(), deadline).unwrap();
     let bytes = ShmEngine::segment_bytes(ranks).unwrap();
     let segment = Arc::new(Segment::open(fd.as_fd(), bytes).unwrap());
-    let engine = ShmEngine::attach(segment, rank, ranks).unwrap();
-    stress(&engine, 99, 50);
+    process_rank(segment, rank, ranks, through);
+}
+
+/// How ranks that are processes get at each other's buffers.
+const OF_PROCESSES: [Through; 4] = [
+    Through::Segment,
+    Through::Kernel,
+    Through::Heap,
+    Through::Mixed,
+];
+
+fn process_rank(segment: Arc<Segment>, rank: u32, ranks: u32, through: Through) {
+    let mut tuning = through.tuning(rank);
+    tuning.process = Tuning::of_process().unwrap().process;
+    let engine = ShmEngine::attach_tuned(segment, rank, ranks, tuning).unwrap();
+    IN_HEAP.set(through.in_heap(rank));
+    stress(&engine, 99, 25);
+    IN_HEAP.set(false);
+    let ways = ways(&engine);
+    assert_eq!(
+        ways.copies > 0,
+        matches!(through, Through::Kernel | Through::Mixed),
+        "{ways:?}"
+    );
+    let pushes = matches!(through, Through::Heap | Through::Mixed);
+    assert_eq!(ways.pushes > 0, pushes, "{ways:?}");
 }
 
 #[test]
 fn random_operations_with_processes() {
-    for ranks in [2u32, 4] {
-        let name = format!("flagos-comm shm test {} {ranks}", std::process::id()).replace(' ', "-");
+    for (ranks, through) in [2, 4]
+        .into_iter()
+        .flat_map(|n| (0..OF_PROCESSES.len()).map(move |t| (n, t)))
+    {
+        let name = format!(
+            "flagos-comm-shm-test-{}-{ranks}-{through}",
+            std::process::id()
+        );
         let (segment, fd) = Segment::create(ShmEngine::segment_bytes(ranks).unwrap()).unwrap();
         let listener = unix::listen(name.as_bytes()).unwrap();
         let mut children: Vec<_> = (1..ranks)
             .map(|rank| {
                 Command::new(std::env::current_exe().unwrap())
                     .args(["--exact", "host::shm::tests::child_rank", "--nocapture"])
-                    .env(CHILD, format!("{name} {rank} {ranks}"))
+                    .env(CHILD, format!("{name} {rank} {ranks} {through}"))
                     .stdout(std::process::Stdio::null())
                     .spawn()
                     .unwrap()
@@ -1035,8 +1509,7 @@ fn random_operations_with_processes() {
             let socket = unix::accept(&listener, deadline).unwrap();
             unix::send_fd(socket.as_fd(), fd.as_fd(), deadline).unwrap();
         }
-        let engine = ShmEngine::attach(Arc::new(segment), 0, ranks).unwrap();
-        stress(&engine, 99, 50);
+        process_rank(Arc::new(segment), 0, ranks, OF_PROCESSES[through]);
         for child in &mut children {
             assert!(child.wait().unwrap().success());
         }

@@ -6,9 +6,11 @@
 
 use super::ShmEngine;
 use super::layout::{FAILURE_TEXT, Map};
+use super::protocol::{Counter, Group};
 use crate::error::{Code, Error, Result};
 use crate::host::op::WaitPolicy;
 use crate::sys::futex;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -114,6 +116,42 @@ impl<'a> Waiter<'a> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.wake();
+    }
+}
+
+/// The ranks' words, seen from one of them, and what its waits ask.
+pub(super) struct Flags<'a> {
+    pub engine: &'a ShmEngine,
+    pub wait: &'a dyn WaitPolicy,
+}
+
+impl Group for Flags<'_> {
+    type Word = AtomicU64;
+    type Error = Error;
+
+    #[inline(always)]
+    fn rank(&self) -> usize {
+        self.engine.rank
+    }
+
+    #[inline(always)]
+    fn ranks(&self) -> usize {
+        self.engine.ranks
+    }
+
+    #[inline(always)]
+    fn counter(&self, counter: Counter, rank: usize) -> &AtomicU64 {
+        self.engine.map.counter(counter, rank)
+    }
+
+    #[inline(always)]
+    fn ring(&self) {
+        self.engine.ring();
+    }
+
+    #[inline(always)]
+    fn wait_until(&self, ready: impl Fn() -> bool, missing: impl Fn() -> Vec<u32>) -> Result<()> {
+        self.engine.wait_until(self.wait, ready, missing)
     }
 }
 

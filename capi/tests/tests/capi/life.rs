@@ -89,6 +89,7 @@ scenarios! {
     a_rank_that_exits_before_the_first_collective_is_noticed
     destroy_after_a_peer_was_killed_returns
     a_rank_killed_inside_a_collective_frees_the_others
+    a_rank_killed_while_its_memory_is_read_frees_the_others
     a_rank_killed_at_any_moment
     a_program_may_exit_without_destroying
     abort_frees_a_thread_that_waits_in_a_collective
@@ -99,11 +100,13 @@ scenarios! {
     a_child_of_a_fork_starts_clean
     a_forked_child_does_not_keep_a_used_id_open
     a_communicator_of_before_a_fork_is_refused_in_the_child
+    memory_of_before_a_fork_is_shared_with_the_child
     a_fork_while_other_threads_are_inside_the_library
     no_descriptor_survives_exec
     signals_do_not_disturb
     cycles_of_init_and_destroy_leave_nothing
     cycles_of_failed_init_leave_nothing
+    cycles_of_shared_memory_leave_nothing
     a_communicator_shrinks_after_a_rank_was_killed
     splits_of_splits
     a_split_with_a_dead_rank_fails_everywhere
