@@ -2,15 +2,18 @@
 //! of issue, on the caller's thread or a stream's.
 
 use super::liveness::Liveness;
-use super::op::{HostOp, VectorCounts};
+use super::op::{HostOp, OnDevice, VectorCounts};
 use super::shm::ShmEngine;
-use super::stage;
+use super::stage::{self, DeviceMover, Worker};
 use super::stream;
-use crate::device::{Driver, Guard, stream_of};
+use crate::config;
+use crate::device::{Driver, Guard, OwnedEvent, RawStream, stream_of};
 use crate::error::{Code, Error, Result};
 use crate::ops::{Call, Target, lock};
+use crate::sys::per_process::PerProcess;
 use crate::sys::turnstile::{Entered, Turn, Turnstile};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,6 +30,20 @@ pub(crate) struct HostPort {
     driver: AtomicPtr<Driver>,
     /// The communicator's device, -1 for none.
     device: AtomicI32,
+}
+
+/// What calls of one communicator need before it is their turn, on a machine with a driver.
+struct Front {
+    engine: Arc<ShmEngine>,
+    /// Made when the first operation needs them.
+    mover: Option<Arc<DeviceMover>>,
+    worker: Option<Worker>,
+}
+
+/// By the address of the port, which has no room for it.
+fn fronts() -> &'static Mutex<HashMap<usize, Front>> {
+    static FRONTS: PerProcess<Mutex<HashMap<usize, Front>>> = PerProcess::new();
+    FRONTS.get_or_init(Mutex::default)
 }
 
 /// One rank's engine and what its waits ask.
@@ -48,9 +65,21 @@ impl HostPort {
         }
     }
 
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Puts a runner behind the table.
     pub(crate) fn attach(&self, runner: Runner, driver: Option<&'static Driver>, device: i32) {
         self.device.store(device, Ordering::Relaxed);
+        if driver.is_some() {
+            let front = Front {
+                engine: Arc::clone(&runner.engine),
+                mover: None,
+                worker: None,
+            };
+            lock(fronts()).insert(self.key(), front);
+        }
         let driver = driver.map_or(std::ptr::null_mut(), |d| std::ptr::from_ref(d).cast_mut());
         self.driver.store(driver, Ordering::Relaxed);
         *self.runner.lock() = Some(Box::new(runner));
@@ -92,13 +121,65 @@ impl HostPort {
         None
     }
 
-    /// Waits for the turn as long as it takes, and takes the runner away.
+    /// Waits for the turn as long as it takes, and takes the runner away, with all that it made.
     pub(crate) fn detach_later(&self, turn: Turn) {
         *self.runner.enter(turn) = None;
+        let Some(front) = lock(fronts()).remove(&self.key()) else {
+            return;
+        };
+        if let Some(worker) = front.worker {
+            worker.end();
+        }
+        front.engine.retire();
+        if let Some(mover) = front.mover
+            && let Err(error) = mover.close()
+        {
+            log::warn!("what staged device buffers can't be freed: {error}");
+        }
+    }
+
+    /// The engine, and where it is `needed` what moves bytes between host and device.
+    fn front(
+        &self,
+        driver: &'static Driver,
+        needed: bool,
+    ) -> Result<(Arc<ShmEngine>, Option<Arc<DeviceMover>>)> {
+        let (engine, mover) = {
+            let fronts = lock(fronts());
+            let front = fronts.get(&self.key()).ok_or_else(ended)?;
+            (Arc::clone(&front.engine), front.mover.clone())
+        };
+        if !needed || mover.is_some() {
+            return Ok((engine, mover));
+        }
+        // Not under the lock: the driver may wait for the device, and so for other communicators.
+        let mover = Arc::new(DeviceMover::new(driver, self.device.load(Ordering::Relaxed))?);
+        engine.set_mover(Arc::clone(&mover) as _);
+        let mut fronts = lock(fronts());
+        let front = fronts.get_mut(&self.key()).ok_or_else(ended)?;
+        front.mover = Some(Arc::clone(&mover));
+        Ok((engine, Some(mover)))
+    }
+
+    /// Gives work to the communicator's own thread.
+    fn give(&self, driver: &'static Driver, work: stage::Work) -> Result<()> {
+        let mut fronts = lock(fronts());
+        let front = fronts.get_mut(&self.key()).ok_or_else(ended)?;
+        let worker = match &mut front.worker {
+            Some(worker) => worker,
+            none => none.insert(Worker::new(driver, self.device.load(Ordering::Relaxed))?),
+        };
+        worker.give(work)
     }
 }
 
+#[cold]
+fn ended() -> Error {
+    Error::invalid_usage("the communicator was destroyed or aborted before this operation ran")
+}
+
 /// Operations of one communicator that are launched together, with their streams.
+#[derive(Default)]
 pub(crate) struct Batch {
     pub ops: Vec<HostOp>,
     pub texts: Vec<Call>,
@@ -144,6 +225,7 @@ pub(crate) unsafe fn prepare(target: &'static Target, call: &Call) -> Result<Hos
         reduction,
         root: call.root as u32,
         vector,
+        on_device: OnDevice::default(),
     })
 }
 
@@ -174,9 +256,7 @@ pub(crate) unsafe fn run(target: &'static Target, call: &Call) -> Result<()> {
 }
 
 fn open<'a>(entered: &'a Entered<'_, Option<Box<Runner>>>) -> Result<&'a Runner> {
-    entered.as_deref().ok_or_else(|| {
-        Error::invalid_usage("the communicator was destroyed or aborted before this operation ran")
-    })
+    entered.as_deref().ok_or_else(ended)
 }
 
 unsafe fn run_one(runner: &Runner, op: &HostOp, call: &Call) -> Result<()> {
@@ -253,46 +333,160 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
     }
 }
 
-/// Runs a batch now, after the work that the vendor's streams hold.
+/// Runs a batch after the work that the vendor's streams hold, and before what they get next.
 unsafe fn on_device_streams(
     target: &'static Target,
     driver: &'static Driver,
     streams: &[*mut c_void],
-    batch: Batch,
+    mut batch: Batch,
 ) -> Result<()> {
-    let raw = |stream: &*mut c_void| stream_of(*stream);
-    // The last one: NULL, which may be no stream of the driver's, is the first in order.
-    let last = raw(streams.last().unwrap_or(&std::ptr::null_mut()));
+    // NULL, which may be no stream of the driver's, is the first in order.
     let streams = match streams {
         [first, rest @ ..] if first.is_null() && !driver.has_null_stream() => rest,
         all => all,
     };
-    for stream in streams {
-        if driver.is_capturing(raw(stream))? {
+    let streams: Vec<RawStream> = streams.iter().map(|stream| stream_of(*stream)).collect();
+    for stream in &streams {
+        if driver.is_capturing(*stream)? {
             return Err(Error::not_supported(
                 "the stream is being captured, and the host tier's work can't become part of a \
                  graph",
             ));
         }
     }
-    // The work is ordered after the streams by waiting for them, and before what follows because
-    // it is done when the call returns.
+    let mut deferred = !streams.is_empty() && config::get().streams_wait;
+    let mut staged = false;
+    for op in &mut batch.ops {
+        deferred &= stage::locate(driver, op, target.rank())? && op.kind != OpKind::Barrier;
+        staged |= op.on_device.any();
+    }
+    let (engine, mover) = target.host.front(driver, staged)?;
+    for op in &batch.ops {
+        engine.prepare(op);
+    }
+    if let Some(mover) = mover.filter(|mover| staged && deferred && mover.word().is_some()) {
+        for op in &batch.ops {
+            engine.accepts(op)?;
+        }
+        let mut work = Deferred {
+            target,
+            driver,
+            number: None,
+            mover,
+            after: Vec::with_capacity(streams.len()),
+            turn: None,
+            batch: Some(batch),
+        };
+        match work.order(&streams) {
+            Ok(()) => {
+                work.turn = Some(target.host.runner.draw());
+                return target.host.give(driver, Box::new(move || work.run()));
+            }
+            // It can still be done now. Streams that do wait for its number go on.
+            Err(error) => log::warn!("an operation is waited for: {error}"),
+        }
+        work.release();
+        batch = work.batch.take().unwrap_or_default();
+    }
+    // SAFETY: the caller's promise about the buffers.
+    unsafe { wait_and_run(target, driver, &streams, &batch) }
+}
+
+/// Runs a batch when the streams have come to their end, and returns when it is done.
+///
+/// # Safety
+/// As [`run`], for every operation.
+unsafe fn wait_and_run(
+    target: &'static Target,
+    driver: &'static Driver,
+    streams: &[RawStream],
+    batch: &Batch,
+) -> Result<()> {
     for stream in streams {
-        driver.stream_synchronize(raw(stream))?;
+        driver.stream_synchronize(*stream)?;
     }
     let runner = target.host.runner.lock();
     let runner = open(&runner)?;
-    driver.on_some_stream(last, |on| {
-        let (rank, nranks) = (target.rank(), target.nranks());
-        let (staged, back) = stage::to_host(driver, &batch.ops, rank, nranks, on)?;
-        let batch = Batch {
-            ops: staged,
-            texts: batch.texts,
-        };
-        // SAFETY: the staged operations point to our own host buffers or the caller's.
-        unsafe { run_batch(runner, &batch)? };
-        back.copy(driver, on)
-    })
+    // SAFETY: the caller's promise about the buffers.
+    unsafe { run_batch(runner, batch) }
+}
+
+/// A batch for whose end its streams wait. They go on whatever becomes of it.
+struct Deferred {
+    target: &'static Target,
+    driver: &'static Driver,
+    /// What the streams wait for, once they do.
+    number: Option<u32>,
+    mover: Arc<DeviceMover>,
+    /// What the streams held before.
+    after: Vec<OwnedEvent>,
+    turn: Option<Turn>,
+    batch: Option<Batch>,
+}
+
+impl Deferred {
+    /// Orders it after what the streams hold, and what they get next after it.
+    fn order(&mut self, streams: &[RawStream]) -> Result<()> {
+        for stream in streams {
+            let event = self.driver.event_create(false)?;
+            let handle = event.handle();
+            self.after.push(event);
+            self.driver.event_record(handle, *stream)?;
+        }
+        let word = self.mover.word();
+        let word = word.ok_or_else(|| Error::internal("nothing to wait for"))?;
+        let number = word.draw();
+        self.number = Some(number);
+        streams
+            .iter()
+            .try_for_each(|stream| word.make_wait(self.driver, *stream, number))
+    }
+
+    fn run(mut self) {
+        let Some(turn) = self.turn.take() else { return };
+        let entered = self.target.host.runner.enter(turn);
+        let Ok(runner) = open(&entered) else { return };
+        let ran = (|| {
+            for event in &self.after {
+                stage::await_event(self.driver, event, || runner.engine.check_failure())?;
+            }
+            match &self.batch {
+                // SAFETY: the promise of the caller of `submit`.
+                Some(batch) => unsafe { run_batch(runner, batch) },
+                None => Ok(()),
+            }
+        })();
+        if let Err(error) = ran {
+            // Nobody waits for this error: it has to say whose it is.
+            let error = error.context(&runner.label);
+            log::warn!("{error}");
+            lock(&runner.failed).get_or_insert(error);
+        }
+        // In turn: what comes after has a later number.
+        self.release();
+    }
+
+    fn release(&mut self) {
+        if let (Some(number), Some(word)) = (self.number.take(), self.mover.word()) {
+            word.reach(number);
+        }
+        for event in self.after.drain(..) {
+            if let Err(error) = self.driver.event_destroy(event) {
+                log::warn!("an event of a staged operation can't be destroyed: {error}");
+            }
+        }
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            let entered = self.target.host.runner.enter(turn);
+            self.release();
+            drop(entered);
+        }
+        self.release();
+    }
 }
 
 /// A batch on its way to a stream's thread. Its turn is used even if it never runs.

@@ -9,6 +9,7 @@
 //! * `layout`: where the words and areas lie,
 //! * `check`: validation of arguments, fingerprints of calls,
 //! * `collectives`, `p2p`: the protocols,
+//! * `staged`: the protocol of collectives with buffers in devices' memory,
 //! * `wait`: waiting, failures and aborts.
 //!
 //! After [`Code::InvalidUsage`](crate::Code::InvalidUsage) because ranks disagreed, the engine goes
@@ -19,6 +20,7 @@ mod check;
 mod collectives;
 mod layout;
 mod p2p;
+mod staged;
 mod wait;
 
 #[cfg(test)]
@@ -30,7 +32,9 @@ use crate::sys::cpu::{self, CPU_WORDS};
 use crate::sys::memory::Segment;
 use crate::types::OpKind;
 use layout::{MAX_LOCAL_RANKS, Map};
-use std::sync::Arc;
+pub(crate) use staged::pool_bytes;
+use staged::{Helpers, Pool};
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -48,6 +52,13 @@ pub(crate) struct ShmEngine {
     sequence: AtomicU64,
     /// Piece steps of all collectives so far, the same on all ranks.
     step: AtomicU64,
+    /// Steps of all staged collectives so far, the same on all ranks.
+    staged: AtomicU64,
+    /// Memory for staging, where any rank may need it.
+    pool: Option<Pool>,
+    helpers: Mutex<Helpers>,
+    /// See [`ShmEngine::with_threads`].
+    threads: Option<usize>,
     /// Messages that this rank has sent, by receiver.
     messages: Box<[AtomicU64]>,
     /// The last message that this rank has refused, by sender.
@@ -87,10 +98,21 @@ impl ShmEngine {
             quota: cpu::quota(&cpus),
             sequence: AtomicU64::new(0),
             step: AtomicU64::new(0),
+            staged: AtomicU64::new(0),
+            pool: None,
+            helpers: Mutex::default(),
+            threads: None,
             messages: zeros(),
             dropped: zeros(),
             aborted: AtomicBool::new(false),
         })
+    }
+
+    /// Reduces what is staged with so many threads, rather than with as many as cores allow. One is the
+    /// thread that runs the operation.
+    pub(crate) fn with_threads(mut self, threads: usize) -> ShmEngine {
+        self.threads = Some(threads);
+        self
     }
 
     /// Decides whether waits spin, once all ranks have attached and so have said where they may run:
@@ -101,12 +123,19 @@ impl ShmEngine {
         self.spins.store(enough, Relaxed);
     }
 
+    /// Refuses what this rank alone can see to be wrong, before the operation is run.
+    pub(crate) fn accepts(&self, op: &HostOp) -> Result<()> {
+        self.check_failure()?;
+        self.validate(op)
+    }
+
     /// Runs one operation to its end. One call at a time; [`ShmEngine::abort`] and
     /// [`ShmEngine::poison`] may come from any thread meanwhile.
     ///
     /// # Safety
     /// The buffers are readable and writable as far as the operation's kind, count and data type
-    /// say, are not touched by others meanwhile, and overlap only where the kind allows in place.
+    /// say, by the mover where they are on a device, are not touched by others meanwhile, and overlap
+    /// only where the kind allows in place.
     /// No other `run` or `run_group` of this engine is going on.
     pub(crate) unsafe fn run(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         self.check_failure()?;

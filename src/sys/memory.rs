@@ -53,9 +53,29 @@ impl Segment {
     /// an error here and not a SIGBUS later, and the size is sealed, so that no holder of the
     /// descriptor can take the pages away again.
     pub(crate) fn create(len: usize) -> Result<(Segment, OwnedFd)> {
-        let fail = |what: &str, error: io::Error| {
-            Error::system(format_args!("{what} {len} bytes of shared memory"), error)
-        };
+        let fd = Segment::descriptor(len)?;
+        allocate(fd.as_fd(), 0, len)?;
+        Segment::seal(fd.as_fd(), len)?;
+        let segment = Segment::map(fd.as_fd(), len)?;
+        Ok((segment, fd))
+    }
+
+    /// Makes `len` bytes of shared memory that has no pages yet. Nobody may touch a part before
+    /// [`allocate`] gave it pages.
+    pub(crate) fn create_empty(len: usize) -> Result<(Segment, OwnedFd)> {
+        let fd = Segment::descriptor(len)?;
+        let size = size(len)?;
+        // SAFETY: the descriptor is open; the call touches no memory of ours.
+        if unsafe { libc::ftruncate(fd.as_raw_fd(), size) } != 0 {
+            return Err(failed("making", len, io::Error::last_os_error()));
+        }
+        Segment::seal(fd.as_fd(), len)?;
+        let segment = Segment::map(fd.as_fd(), len)?;
+        Ok((segment, fd))
+    }
+
+    /// A new descriptor for shared memory, without a size.
+    fn descriptor(len: usize) -> Result<OwnedFd> {
         // SAFETY: the name is a NUL-terminated literal.
         let fd = unsafe {
             libc::memfd_create(
@@ -64,30 +84,22 @@ impl Segment {
             )
         };
         if fd < 0 {
-            return Err(fail("creating", io::Error::last_os_error()));
+            return Err(failed("creating", len, io::Error::last_os_error()));
         }
         // SAFETY: memfd_create has just returned this descriptor, and nobody else owns it.
         let fd = above_standard(unsafe { OwnedFd::from_raw_fd(fd) })
-            .map_err(|error| fail("creating", error))?;
+            .map_err(|error| failed("creating", len, error))?;
         within_file_limit(len)?;
-        let size = libc::off_t::try_from(len).map_err(|_| {
-            Error::invalid_argument(format!("{len} bytes of shared memory are too many"))
-        })?;
-        loop {
-            // SAFETY: the descriptor is open; the call touches no memory of ours.
-            match unsafe { libc::posix_fallocate(fd.as_raw_fd(), 0, size) } {
-                0 => break,
-                libc::EINTR => continue,
-                code => return Err(fail("allocating", io::Error::from_raw_os_error(code))),
-            }
-        }
+        Ok(fd)
+    }
+
+    fn seal(fd: BorrowedFd<'_>, len: usize) -> Result<()> {
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: the descriptor is open; the call takes an integer and touches no memory of ours.
         if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(fail("sealing", io::Error::last_os_error()));
+            return Err(failed("sealing", len, io::Error::last_os_error()));
         }
-        let segment = Segment::map(fd.as_fd(), len)?;
-        Ok((segment, fd))
+        Ok(())
     }
 
     /// Maps memory that another rank made with [`Segment::create`] and passed to us. The descriptor
@@ -150,6 +162,32 @@ impl Drop for Segment {
         // keep the Segment alive.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.len);
+        }
+    }
+}
+
+fn failed(what: &str, len: usize, error: io::Error) -> Error {
+    Error::system(format_args!("{what} {len} bytes of shared memory"), error)
+}
+
+fn size(len: usize) -> Result<libc::off_t> {
+    libc::off_t::try_from(len)
+        .map_err(|_| Error::invalid_argument(format!("{len} bytes of shared memory are too many")))
+}
+
+/// Gives a part of shared memory its pages, so that too little memory is an error here and not a SIGBUS
+/// later.
+pub(crate) fn allocate(fd: BorrowedFd<'_>, from: usize, len: usize) -> Result<()> {
+    let (offset, bytes) = (size(from)?, size(len)?);
+    loop {
+        // SAFETY: the descriptor is open; the call touches no memory of ours.
+        match unsafe { libc::posix_fallocate(fd.as_raw_fd(), offset, bytes) } {
+            0 => return Ok(()),
+            libc::EINTR => continue,
+            code => {
+                let error = io::Error::from_raw_os_error(code);
+                return Err(failed("allocating", len, error));
+            }
         }
     }
 }

@@ -67,6 +67,7 @@ struct Offsets {
     scales: usize,
     posted: usize,
     consumed: usize,
+    staged: usize,
     channels: usize,
     rows: usize,
     slots: usize,
@@ -104,7 +105,8 @@ impl Offsets {
         let scales = headers + ranks * 2 * PAIR;
         let posted = scales + ranks * 2 * PAIR;
         let consumed = posted + ranks * PAIR;
-        let channels = consumed + ranks * PAIR;
+        let staged = consumed + ranks * PAIR;
+        let channels = staged + ranks * PAIR;
         let rows = channels + ranks * channels_per_rank * 2 * PAIR;
         let slots = round_up(rows + ranks * 2 * 2 * ranks * 8, PAGE);
         let inbound = round_up(slots + ranks * 2 * SLOT_STRIDE, PAGE);
@@ -121,6 +123,7 @@ impl Offsets {
             scales,
             posted,
             consumed,
+            staged,
             channels,
             rows,
             slots,
@@ -148,6 +151,12 @@ pub(super) enum Counter {
     /// Piece steps whose data this rank has taken from the others, and whose results lie in its
     /// outbound area.
     Consumed,
+    /// Of the steps of staged collectives: those whose data this rank has put into its area.
+    Staged,
+    /// Of the same: those of which this rank's part of the reduction is done.
+    Folded,
+    /// Of the same: those of which this rank needs nothing any more.
+    Left,
 }
 
 /// The shared words about a failure. `aborted` is a rank plus one.
@@ -345,6 +354,9 @@ impl Map {
         let start = match counter {
             Counter::Posted => self.offsets.posted,
             Counter::Consumed => self.offsets.consumed,
+            Counter::Staged => self.offsets.staged,
+            Counter::Folded => self.offsets.staged + 8,
+            Counter::Left => self.offsets.staged + 16,
         };
         self.word(start + rank * PAIR)
     }
@@ -353,6 +365,11 @@ impl Map {
     #[inline]
     pub(super) fn inbound(&self, rank: usize, parity: usize) -> *mut u8 {
         self.at(self.offsets.inbound + (rank * 2 + parity) * self.offsets.inbound_bytes)
+    }
+
+    /// Both inbound areas of a rank, one behind the other, and their bytes.
+    pub(super) fn inbound_pair(&self, rank: usize) -> (*mut u8, usize) {
+        (self.inbound(rank, 0), 2 * self.offsets.inbound_bytes)
     }
 
     /// Where a rank puts reduced pieces for others to take.

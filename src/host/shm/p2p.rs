@@ -14,7 +14,6 @@ use super::ShmEngine;
 use super::layout::CHANNEL_DEPTH;
 use super::wait::Waiter;
 use crate::error::{Error, Result};
-use crate::host::kernels::copy;
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::types::{DataType, OpKind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -24,6 +23,7 @@ pub(super) struct Transfer {
     sends: bool,
     peer: usize,
     buffer: *mut u8,
+    on_device: bool,
     count: usize,
     dtype: DataType,
     bytes: usize,
@@ -50,6 +50,7 @@ impl Transfer {
             sends,
             peer: op.root as usize,
             buffer: if sends { op.send.cast_mut() } else { op.recv },
+            on_device: if sends { op.on_device.send } else { op.on_device.recv },
             count: op.count,
             dtype: op.dtype,
             bytes: op.count * op.dtype.size(),
@@ -155,8 +156,11 @@ impl ShmEngine {
                 );
                 result = result.and(Err(error));
             } else if send.count > 0 {
-                // SAFETY: the caller promised `count` elements at both; `copy` allows overlap.
-                unsafe { std::ptr::copy(send.send, recv.recv, send.count * send.dtype.size()) };
+                let on_device = send.on_device.send || recv.on_device.recv;
+                let bytes = send.count * send.dtype.size();
+                // SAFETY: the caller promised `count` elements at both.
+                let moved = unsafe { self.keep_own(on_device, recv.recv, send.send, bytes) };
+                result = result.and(moved);
             }
         }
         result
@@ -277,14 +281,13 @@ impl ShmEngine {
             let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
             // SAFETY: done + len <= bytes; the slot has room for a piece, and the receiver has
             // consumed what was in it.
-            unsafe {
-                copy(
-                    piece.payload,
-                    transfer.buffer.wrapping_add(transfer.done),
-                    len,
-                    false,
-                )
+            let brought = unsafe {
+                let from = transfer.buffer.wrapping_add(transfer.done);
+                self.bring(transfer.on_device, piece.payload, from, len)
             };
+            if let Err(error) = brought {
+                return Outcome::Failed(error);
+            }
             transfer.done += len;
             posted += 1;
             channel.posted.store(posted, Release);
@@ -354,7 +357,11 @@ impl ShmEngine {
             let to = transfer.buffer.wrapping_add(transfer.done);
             // SAFETY: done + len <= bytes; the sender has posted a piece of that many bytes, as it
             // cuts a message of the same length in the same way, and leaves it until it is consumed.
-            unsafe { copy(to, piece.payload, len, false) };
+            let delivered =
+                unsafe { self.deliver(transfer.on_device, to, piece.payload, len) };
+            if let Err(error) = delivered {
+                return Outcome::Failed(error);
+            }
             transfer.done += len;
             consumed += 1;
             channel.consumed.store(consumed, Release);

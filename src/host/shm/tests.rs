@@ -122,6 +122,7 @@ fn op(kind: OpKind, count: usize, dtype: DataType) -> HostOp {
         reduction: SUM,
         root: 0,
         vector: None,
+        on_device: OnDevice::default(),
     }
 }
 
