@@ -70,7 +70,7 @@ pub(super) struct Pool {
 #[derive(Default)]
 pub(super) struct Helpers {
     mover: Option<Arc<dyn Mover>>,
-    crew: Option<Arc<Crew>>,
+    pub(super) crew: Option<Arc<Crew>>,
 }
 
 impl std::fmt::Debug for Helpers {
@@ -242,6 +242,12 @@ impl ShmEngine {
 
     fn mover_or_none(&self) -> Option<Arc<dyn Mover>> {
         lock(&self.helpers).mover.clone()
+    }
+
+    /// Whether it can reach a device's memory.
+    #[cfg(test)]
+    pub(super) fn has_mover(&self) -> bool {
+        self.mover_or_none().is_some()
     }
 
     fn mover(&self) -> Result<Arc<dyn Mover>> {
