@@ -507,3 +507,49 @@ impl Worker {
         let _ = self.thread.join();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::tests::{driver, log, tables, without_owners};
+    use crate::device::{MACA, MUSA};
+    use crate::types::{DataType, RedOp, Reduction};
+
+    fn located(driver: &Driver, send: *mut c_void) -> (bool, bool) {
+        let mut op = HostOp {
+            kind: OpKind::Send,
+            send: send.cast(),
+            recv: std::ptr::null_mut(),
+            count: 16,
+            dtype: DataType::Uint8,
+            reduction: Reduction::Builtin(RedOp::Sum),
+            root: 1,
+            vector: None,
+            on_device: OnDevice::default(),
+        };
+        let all = locate(driver, &mut op, 0).unwrap();
+        assert!(!op.on_device.recv);
+        (op.on_device.send, all)
+    }
+
+    #[test]
+    fn memory_that_the_host_cannot_read_is_staged_where_the_driver_cannot_tell() {
+        // The answer of the one can't be read, the other has no function that could be asked.
+        for (row, tables) in [(&MACA, tables()), (&MUSA, without_owners())] {
+            let driver = driver(row, "not_ready=600", tables);
+            log();
+            let mut on_host = [0u8; 16];
+            let host = on_host.as_mut_ptr().cast();
+            assert_eq!(located(&driver, host), (false, false));
+
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a new mapping of the kernel's choice replaces nothing.
+            let page =
+                unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0) };
+            assert_ne!(page, libc::MAP_FAILED);
+            assert_eq!(located(&driver, page), (true, true));
+            // SAFETY: the mapping made above, which nobody else knows.
+            unsafe { libc::munmap(page, 4096) };
+        }
+    }
+}
