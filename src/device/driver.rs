@@ -6,9 +6,7 @@ use std::ptr;
 
 use super::Guard;
 use super::adapter;
-use super::functions::{
-    Below, Common, PointerAttributes, Runtime, Spare, SpareBelow, Tables,
-};
+use super::functions::{Below, Common, PointerAttributes, Runtime, Spare, SpareBelow, Tables};
 use super::owners::{Owners, Thing};
 use super::rows::{
     COPY_NAMES, DriverRow, Enums, Kinds, LowRow, Memory, NotReady, Pointers, VersionCode,

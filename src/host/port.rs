@@ -153,7 +153,10 @@ impl HostPort {
             return Ok((engine, mover));
         }
         // Not under the lock: the driver may wait for the device, and so for other communicators.
-        let mover = Arc::new(DeviceMover::new(driver, self.device.load(Ordering::Relaxed))?);
+        let mover = Arc::new(DeviceMover::new(
+            driver,
+            self.device.load(Ordering::Relaxed),
+        )?);
         engine.set_mover(Arc::clone(&mover) as _);
         let mut fronts = lock(fronts());
         let front = fronts.get_mut(&self.key()).ok_or_else(ended)?;

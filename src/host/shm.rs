@@ -34,9 +34,9 @@ use crate::types::OpKind;
 use layout::{MAX_LOCAL_RANKS, Map};
 pub(crate) use staged::pool_bytes;
 use staged::{Helpers, Pool};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 /// One rank's end of a shared segment.
 #[derive(Debug)]

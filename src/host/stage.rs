@@ -423,12 +423,7 @@ impl Word {
     }
 
     /// Makes later work of a stream wait for a number.
-    pub(crate) fn make_wait(
-        &self,
-        driver: &Driver,
-        stream: RawStream,
-        number: u32,
-    ) -> Result<()> {
+    pub(crate) fn make_wait(&self, driver: &Driver, stream: RawStream, number: u32) -> Result<()> {
         // SAFETY: pinned memory of the driver's that is never freed.
         unsafe { driver.stream_wait_value(stream, self.at(), number) }
     }

@@ -6,10 +6,10 @@ use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::Secret;
 use crate::comm::agree::{self, RankInfo};
 use crate::comm::{Backend, Comm};
+use crate::config;
 use crate::control::channel::Channel;
 use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer, remote_code};
-use crate::config;
 use crate::error::{Code, Error, Result};
 use crate::host::shm::{ShmEngine, pool_bytes};
 use crate::load;
@@ -57,9 +57,10 @@ pub(super) fn host(
             let listener = unix::listen(&name)?;
             let pool = staging_pool(comm, infos);
             let pool_fd = match &pool {
-                Some((_, fd)) => Some(fd.try_clone().map_err(|e| {
-                    Error::system("a second descriptor of shared memory", e)
-                })?),
+                Some((_, fd)) => Some(
+                    fd.try_clone()
+                        .map_err(|e| Error::system("a second descriptor of shared memory", e))?,
+                ),
                 None => None,
             };
             attached = Some(attach(comm, segment, pool)?);

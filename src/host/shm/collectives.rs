@@ -305,7 +305,11 @@ impl ShmEngine {
             let reducer = self.reducer(op, parity)?;
             let sources = Sources::new(self.ranks, |rank| offset(stage(rank), at));
             let to = Target {
-                first: if on_device { self.map.outbound(rank, 0) } else { recv },
+                first: if on_device {
+                    self.map.outbound(rank, 0)
+                } else {
+                    recv
+                },
                 second: std::ptr::null_mut(),
                 stream: false,
             };
@@ -339,7 +343,9 @@ impl ShmEngine {
             OpKind::ReduceScatter => reduce_from(rank * bytes)?,
             OpKind::Broadcast => take(root, 0, 0)?,
             OpKind::Scatter => take(root, rank * bytes, 0)?,
-            OpKind::AllGather => (0..self.ranks).try_for_each(|from| take(from, 0, from * bytes))?,
+            OpKind::AllGather => {
+                (0..self.ranks).try_for_each(|from| take(from, 0, from * bytes))?
+            }
             OpKind::Gather if rank == root => {
                 (0..self.ranks).try_for_each(|from| take(from, 0, from * bytes))?;
             }

@@ -50,7 +50,11 @@ impl Transfer {
             sends,
             peer: op.root as usize,
             buffer: if sends { op.send.cast_mut() } else { op.recv },
-            on_device: if sends { op.on_device.send } else { op.on_device.recv },
+            on_device: if sends {
+                op.on_device.send
+            } else {
+                op.on_device.recv
+            },
             count: op.count,
             dtype: op.dtype,
             bytes: op.count * op.dtype.size(),
@@ -357,8 +361,7 @@ impl ShmEngine {
             let to = transfer.buffer.wrapping_add(transfer.done);
             // SAFETY: done + len <= bytes; the sender has posted a piece of that many bytes, as it
             // cuts a message of the same length in the same way, and leaves it until it is consumed.
-            let delivered =
-                unsafe { self.deliver(transfer.on_device, to, piece.payload, len) };
+            let delivered = unsafe { self.deliver(transfer.on_device, to, piece.payload, len) };
             if let Err(error) = delivered {
                 return Outcome::Failed(error);
             }

@@ -795,7 +795,9 @@ impl Player<'_> {
             *rank != self.engine.rank
                 && ((self.reads && late(counter, of, base + self.begun_out + 1)(rank))
                     || (self.script.fold.is_some()
-                        && late(Counter::Staged, self.script.writers, base + self.folded + 1)(rank))
+                        && late(Counter::Staged, self.script.writers, base + self.folded + 1)(
+                            rank,
+                        ))
                     || (self.writes
                         && self.begun_in >= self.slots()
                         && late(

@@ -36,10 +36,13 @@ pub(super) fn disguised(op: &HostOp) -> HostOp {
     op
 }
 
+/// Copies that were begun: their way, their slot, what they are, and how often they were asked for.
+type Begun = (Way, usize, Vec<CopySpan>, usize);
+
 /// Copies that were begun are made as late as they may be: when they are asked for the second time.
 #[derive(Default)]
 struct LateMover {
-    begun: Mutex<Vec<(Way, usize, Vec<CopySpan>, usize)>>,
+    begun: Mutex<Vec<Begun>>,
     settled: AtomicUsize,
     /// The number of the copy that fails, from 1 on.
     fails: usize,

@@ -77,7 +77,10 @@ fn another_device_may_be_current() {
 /// Calls of a function, and how many of them failed.
 fn calls(outcome: &Outcome, name: &str) -> (usize, usize) {
     let calls = outcome.calls(name);
-    (calls.len(), calls.iter().filter(|c| c.result != Some(0)).count())
+    (
+        calls.len(),
+        calls.iter().filter(|c| c.result != Some(0)).count(),
+    )
 }
 
 /// Bytes of the largest range that was pinned.
@@ -93,7 +96,11 @@ fn every_step_back_gives_the_same_results() {
     let outcome = staged("in_steps").ok();
     assert_eq!(calls(&outcome, "cudaHostRegister"), (3, 0));
     assert!(calls(&outcome, "cuStreamWaitValue32_v2").0 > 100);
-    assert_eq!(pinned(&outcome) / (1 << 20), 63, "64 MiB in whole slots of 3 ranks");
+    assert_eq!(
+        pinned(&outcome) / (1 << 20),
+        63,
+        "64 MiB in whole slots of 3 ranks"
+    );
 
     let outcome = staged("in_steps")
         .env("FLAGOSCOMM_STAGING_MEMORY", "3M")
