@@ -130,7 +130,7 @@ const STAGING_MEMORY: Var = Var {
 const STAGING_THREADS: Var = Var {
     name: "FLAGOSCOMM_STAGING_THREADS",
     kind: Kind::Count,
-    default: "a rank's share of the processors less one, up to 8",
+    default: "a rank's share of the processors less one, up to 4",
     meaning: "How many threads of a rank reduce what is staged; 1: the one that moves the data does it, too.",
 };
 const STAGING_WAIT: Var = Var {

@@ -851,6 +851,36 @@ impl Driver {
         Ok(OwnedStream(RawStream(stream)))
     }
 
+    /// Writes a word when a stream has done its work so far, which the host sees before. Drivers without
+    /// it give [`Code::NotSupported`].
+    ///
+    /// # Safety
+    ///
+    /// The word is pinned memory of this driver and stays until the stream has written it.
+    pub(crate) unsafe fn stream_write_value(
+        &self,
+        stream: RawStream,
+        word: *mut u32,
+        value: u32,
+    ) -> Result<()> {
+        let suffix = "StreamWriteValue32_v2";
+        let low = self.low.as_ref();
+        let write = low.and_then(|low| Some((low, low.spare.write_value?)));
+        let Some((low, write)) = write else {
+            return Err(Error::not_supported(format!(
+                "the {} has no write of a value",
+                self.title()
+            )));
+        };
+        let handle = self.handle(stream)?;
+        // SAFETY: a live stream, which its type promises; the caller's promise about the word; flags
+        // 0 put a barrier before the write.
+        match unsafe { write(handle, word.cast(), value, 0) } {
+            0 => Ok(()),
+            code => Err(self.failed_low(low, suffix, code)),
+        }
+    }
+
     /// Makes later work of a stream wait until a word, seen as a number that wraps round, has reached a
     /// value. Drivers without it give [`Code::NotSupported`].
     ///

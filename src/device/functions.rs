@@ -160,6 +160,7 @@ functions! {
     /// Functions of the driver below a runtime that are looked up only where its row asks for them.
     SpareBelow {
         wait_value "StreamWaitValue32_v2" (*mut c_void, *mut c_void, u32, c_uint) -> c_int;
+        write_value "StreamWriteValue32_v2" (*mut c_void, *mut c_void, u32, c_uint) -> c_int;
     }
 }
 

@@ -322,7 +322,7 @@ const CUDA_SHAPE: DriverRow = DriverRow {
 /// them this thread has no current device.
 static CUDA_LOW: LowRow = LowRow {
     sonames: &["libcuda.so.1"],
-    with: &["StreamWaitValue32_v2"],
+    with: &["StreamWaitValue32_v2", "StreamWriteValue32_v2"],
     ..CUDA_LOW_SHAPE
 };
 

@@ -146,6 +146,11 @@ impl Crew {
     /// Gives them a job. The one before is done.
     pub(crate) fn give(&self, job: &Arc<Job>) {
         lock(&self.shared.job).0 = Some(Arc::clone(job));
+        self.alert();
+    }
+
+    /// Wakes them: a job will come.
+    pub(crate) fn alert(&self) {
         self.shared.bell.fetch_add(1, Release);
         futex::wake_all(&self.shared.bell);
     }
@@ -154,8 +159,7 @@ impl Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         *lock(&self.shared.job) = (None, true);
-        self.shared.bell.fetch_add(1, Release);
-        futex::wake_all(&self.shared.bell);
+        self.alert();
         for thread in self.threads.drain(..) {
             // A fold doesn't panic; if it did, whoever waits for the job has the error.
             let _ = thread.join();

@@ -7,7 +7,7 @@ use super::shm::ShmEngine;
 use super::stage::{self, DeviceMover, Worker};
 use super::stream;
 use crate::config;
-use crate::device::{Driver, Guard, OwnedEvent, RawStream, stream_of};
+use crate::device::{Driver, Guard, RawStream, stream_of};
 use crate::error::{Code, Error, Result};
 use crate::ops::{Call, Target, lock};
 use crate::sys::per_process::PerProcess;
@@ -131,10 +131,20 @@ impl HostPort {
             worker.end();
         }
         front.engine.retire();
-        if let Some(mover) = front.mover
-            && let Err(error) = mover.close()
-        {
-            log::warn!("what staged device buffers can't be freed: {error}");
+        let Some(mover) = front.mover else { return };
+        let left = match mover.close() {
+            Ok(closed) => !closed,
+            Err(error) => {
+                log::warn!("what staged device buffers can't be freed: {error}");
+                false
+            }
+        };
+        if left {
+            log::warn!(
+                "copies of device buffers still wait for streams of the program's; the memory that they \
+                 use stays"
+            );
+            std::mem::forget((front.engine, mover));
         }
     }
 
@@ -357,42 +367,82 @@ unsafe fn on_device_streams(
             ));
         }
     }
-    let mut deferred = !streams.is_empty() && config::get().streams_wait;
+    let mut on_device = true;
     let mut staged = false;
     for op in &mut batch.ops {
-        deferred &= stage::locate(driver, op, target.rank())? && op.kind != OpKind::Barrier;
+        on_device &= stage::locate(driver, op, target.rank())? && op.kind != OpKind::Barrier;
         staged |= op.on_device.any();
     }
     let (engine, mover) = target.host.front(driver, staged)?;
     for op in &batch.ops {
         engine.prepare(op);
     }
-    if let Some(mover) = mover.filter(|mover| staged && deferred && mover.word().is_some()) {
+    let streams_wait = staged && on_device && !streams.is_empty() && config::get().streams_wait;
+    if let Some(mover) = mover.filter(|mover| streams_wait && mover.queues())
+        && engine.may_queue()
+    {
         for op in &batch.ops {
             engine.accepts(op)?;
         }
-        let mut work = Deferred {
-            target,
-            driver,
-            number: None,
-            mover,
-            after: Vec::with_capacity(streams.len()),
-            turn: None,
-            batch: Some(batch),
-        };
-        match work.order(&streams) {
-            Ok(()) => {
-                work.turn = Some(target.host.runner.draw());
-                return target.host.give(driver, Box::new(move || work.run()));
-            }
-            // It can still be done now. Streams that do wait for its number go on.
-            Err(error) => log::warn!("an operation is waited for: {error}"),
+        // SAFETY: the caller's promise about the buffers.
+        let queued = unsafe { queue(target, &engine, &mover, &streams, &batch)? };
+        if let Some((queued, placed)) = queued {
+            let work = Deferred {
+                target,
+                engine: Arc::clone(&engine),
+                mover,
+                queued: Some(Arc::new(queued)),
+                turn: Some(target.host.runner.draw()),
+                placed: placed.is_some(),
+                batch: Batch {
+                    ops: placed.unwrap_or(batch.ops),
+                    texts: batch.texts,
+                },
+            };
+            engine.queued();
+            return target.host.give(driver, Box::new(move || work.run()));
         }
-        work.release();
-        batch = work.batch.take().unwrap_or_default();
     }
-    // SAFETY: the caller's promise about the buffers.
+    // SAFETY: as above.
     unsafe { wait_and_run(target, driver, &streams, &batch) }
+}
+
+/// Puts a batch's copies on streams, if it is one for which that can be done now. With it come the operations in
+/// host memory, where they don't go in steps.
+///
+/// # Safety
+/// As [`run`], for every operation.
+unsafe fn queue(
+    target: &'static Target,
+    engine: &ShmEngine,
+    mover: &Arc<DeviceMover>,
+    streams: &[RawStream],
+    batch: &Batch,
+) -> Result<Option<(stage::Queued, Option<Vec<HostOp>>)>> {
+    let (plan, placed) = match &batch.ops[..] {
+        [op] if engine.goes_in_steps(op) => match engine.plan(op) {
+            Some(plan) if mover.queues_pool() => (plan, None),
+            _ => return Ok(None),
+        },
+        ops if ops.iter().any(|op| engine.goes_in_steps(op)) => return Ok(None),
+        ops => {
+            let (rank, nranks) = (target.rank(), target.nranks());
+            match stage::in_place_of_ours(mover, ops, rank, nranks) {
+                Some((placed, plan)) => (plan, Some(placed)),
+                None => return Ok(None),
+            }
+        }
+    };
+    // SAFETY: the plan's copies are those of the batch, whose buffers the caller promised, and of memory of
+    // ours that the driver has pinned.
+    match unsafe { mover.queue(streams, &plan) } {
+        Ok(queued) => Ok(Some((queued, placed))),
+        Err(error) => {
+            // Some copies are queued, and nobody will do the host's part.
+            engine.poison(&error);
+            Err(error)
+        }
+    }
 }
 
 /// Runs a batch when the streams have come to their end, and returns when it is done.
@@ -414,50 +464,39 @@ unsafe fn wait_and_run(
     unsafe { run_batch(runner, batch) }
 }
 
-/// A batch for whose end its streams wait. They go on whatever becomes of it.
+/// A batch whose copies are queued. They go on whatever becomes of it.
 struct Deferred {
     target: &'static Target,
-    driver: &'static Driver,
-    /// What the streams wait for, once they do.
-    number: Option<u32>,
+    engine: Arc<ShmEngine>,
     mover: Arc<DeviceMover>,
-    /// What the streams held before.
-    after: Vec<OwnedEvent>,
+    queued: Option<Arc<stage::Queued>>,
     turn: Option<Turn>,
-    batch: Option<Batch>,
+    /// Its buffers are in a place of ours.
+    placed: bool,
+    batch: Batch,
 }
 
 impl Deferred {
-    /// Orders it after what the streams hold, and what they get next after it.
-    fn order(&mut self, streams: &[RawStream]) -> Result<()> {
-        for stream in streams {
-            let event = self.driver.event_create(false)?;
-            let handle = event.handle();
-            self.after.push(event);
-            self.driver.event_record(handle, *stream)?;
-        }
-        let word = self.mover.word();
-        let word = word.ok_or_else(|| Error::internal("nothing to wait for"))?;
-        let number = word.draw();
-        self.number = Some(number);
-        streams
-            .iter()
-            .try_for_each(|stream| word.make_wait(self.driver, *stream, number))
-    }
-
     fn run(mut self) {
         let Some(turn) = self.turn.take() else { return };
         let entered = self.target.host.runner.enter(turn);
-        let Ok(runner) = open(&entered) else { return };
+        let (Ok(runner), Some(queued)) = (open(&entered), self.queued.clone()) else {
+            return self.release();
+        };
+        let patient = || runner.engine.check_failure();
         let ran = (|| {
-            for event in &self.after {
-                stage::await_event(self.driver, event, || runner.engine.check_failure())?;
+            queued.await_start(&patient)?;
+            if self.placed {
+                queued.bring_all(&patient)?;
+                // SAFETY: the promise of the caller of `submit`; the buffers are a place of ours.
+                return unsafe { run_batch(runner, &self.batch) };
             }
-            match &self.batch {
-                // SAFETY: the promise of the caller of `submit`.
-                Some(batch) => unsafe { run_batch(runner, batch) },
-                None => Ok(()),
-            }
+            runner.engine.set_mover(queued as _);
+            // SAFETY: as above; what was queued are this batch's copies.
+            let ran = unsafe { run_batch(runner, &self.batch) };
+            runner.engine.set_mover(Arc::clone(&self.mover) as _);
+            // What was planned behind it counts on its steps.
+            ran.inspect_err(|error| runner.engine.poison(error))
         })();
         if let Err(error) = ran {
             // Nobody waits for this error: it has to say whose it is.
@@ -465,18 +504,14 @@ impl Deferred {
             log::warn!("{error}");
             lock(&runner.failed).get_or_insert(error);
         }
-        // In turn: what comes after has a later number.
+        // In turn: what comes after has later numbers.
         self.release();
     }
 
     fn release(&mut self) {
-        if let (Some(number), Some(word)) = (self.number.take(), self.mover.word()) {
-            word.reach(number);
-        }
-        for event in self.after.drain(..) {
-            if let Err(error) = self.driver.event_destroy(event) {
-                log::warn!("an event of a staged operation can't be destroyed: {error}");
-            }
+        if let Some(queued) = self.queued.take() {
+            queued.release();
+            self.engine.unqueued();
         }
     }
 }

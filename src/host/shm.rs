@@ -32,8 +32,8 @@ use crate::sys::cpu::{self, CPU_WORDS};
 use crate::sys::memory::Segment;
 use crate::types::OpKind;
 use layout::{MAX_LOCAL_RANKS, Map};
-pub(crate) use staged::pool_bytes;
 use staged::{Helpers, Pool};
+pub(crate) use staged::{Plan, pool_bytes};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -54,6 +54,14 @@ pub(crate) struct ShmEngine {
     step: AtomicU64,
     /// Steps of all staged collectives so far, the same on all ranks.
     staged: AtomicU64,
+    /// Those that there will be when all that was planned has been run.
+    planned: AtomicU64,
+    /// Operations that are queued.
+    pending: AtomicU64,
+    /// See [`ShmEngine::shares_device`].
+    shares_device: AtomicBool,
+    /// A staged collective has shown that all ranks have their part of the pool, which stays so.
+    pool_agreed: AtomicBool,
     /// Memory for staging, where any rank may need it.
     pool: Option<Pool>,
     helpers: Mutex<Helpers>,
@@ -99,6 +107,10 @@ impl ShmEngine {
             sequence: AtomicU64::new(0),
             step: AtomicU64::new(0),
             staged: AtomicU64::new(0),
+            planned: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
+            shares_device: AtomicBool::new(false),
+            pool_agreed: AtomicBool::new(false),
             pool: None,
             helpers: Mutex::default(),
             threads: None,

@@ -5,10 +5,15 @@
 //! they overlap with everything else; other memory goes through a small pinned buffer, piece by piece,
 //! and where the driver has no pinned memory either, directly.
 //!
-//! Where the driver can make a stream wait for a value in memory, an operation returns at once: the
-//! stream waits until a word has the operation's number, which is written when the operation is done.
+//! Where the driver can make a stream wait for a value in memory, and write one, an operation returns at
+//! once. All its copies are put on our streams then, each behind a gate: a number in memory that it waits
+//! for, and that a thread of ours raises when its turn has come. Every copy writes a number when it is
+//! done. The caller's streams wait for the last by events. So the driver knows every order but that of the
+//! host's part, has all copies of an operation before whatever the caller queues behind it, and is not
+//! called while the host's part goes on: a call of the program's may have its locks and wait for our stream.
 
 use super::op::{CopySpan, HostOp, Mover, OnDevice, SLOTS, Way};
+use super::shm::Plan;
 use crate::device::{CopyKind, Driver, Guard, OwnedEvent, OwnedStream, RawStream};
 use crate::error::{Error, Result};
 use crate::ops::lock;
@@ -16,9 +21,9 @@ use crate::sys::handoff::{Sender, queue};
 use crate::sys::per_process::PerProcess;
 use crate::types::OpKind;
 use std::ffi::c_void;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -56,6 +61,76 @@ pub(crate) fn locate(driver: &Driver, op: &mut HostOp, rank: u32) -> Result<bool
     Ok((!reads || op.on_device.send) && (!writes || op.on_device.recv))
 }
 
+/// Bytes from the start of an operation's buffers to the end of what it reads and writes.
+fn extents(op: &HostOp, rank: u32, nranks: u32) -> (usize, usize) {
+    let (reads, writes) = uses(op, rank);
+    let (sends, receives) = match op.kind {
+        OpKind::AllGather | OpKind::Gather => (1, nranks as usize),
+        OpKind::ReduceScatter | OpKind::Scatter => (nranks as usize, 1),
+        OpKind::AllToAll => (nranks as usize, nranks as usize),
+        _ => (1, 1),
+    };
+    let block = op.count * op.dtype.size();
+    let bytes = |used, blocks| if used { block * blocks } else { 0 };
+    (bytes(reads, sends), bytes(writes, receives))
+}
+
+/// The operations with all buffers in a place of ours, and the copies from and to the device; `None` if there is
+/// no place for them now. An AlltoAllv has gaps, of which nothing may be written.
+pub(crate) fn in_place_of_ours(
+    mover: &DeviceMover,
+    ops: &[HostOp],
+    rank: u32,
+    nranks: u32,
+) -> Option<(Vec<HostOp>, Plan)> {
+    if ops.iter().any(|op| op.kind == OpKind::AllToAllv) {
+        return None;
+    }
+    // Each buffer starts in lines of its own.
+    let room = |bytes: usize| bytes.next_multiple_of(64);
+    let needs = ops.iter().map(|op| {
+        let (send, recv) = extents(op, rank, nranks);
+        room(send).saturating_add(room(recv))
+    });
+    let needs = needs.fold(0usize, usize::saturating_add);
+    let mut at = mover.place(needs)?;
+    let (mut inward, mut outward) = (Vec::new(), Vec::new());
+    let mut placed = Vec::with_capacity(ops.len());
+    for op in ops {
+        let (send, recv) = extents(op, rank, nranks);
+        let mut own = HostOp {
+            on_device: OnDevice::default(),
+            ..op.clone()
+        };
+        if send > 0 {
+            own.send = at;
+            inward.push(CopySpan {
+                to: at,
+                from: op.send,
+                bytes: send,
+            });
+            at = at.wrapping_add(room(send));
+        }
+        if recv > 0 {
+            own.recv = at;
+            outward.push(CopySpan {
+                to: op.recv,
+                from: at,
+                bytes: recv,
+            });
+            at = at.wrapping_add(room(recv));
+        }
+        placed.push(own);
+    }
+    let plan = Plan {
+        slots: 1,
+        own: None,
+        inward: vec![inward],
+        outward: vec![outward],
+    };
+    Some((placed, plan))
+}
+
 /// The way to one device's memory.
 pub(crate) struct DeviceMover {
     driver: &'static Driver,
@@ -69,8 +144,8 @@ pub(crate) struct DeviceMover {
     pinned: Mutex<Option<(usize, usize)>>,
     /// Copies were begun that nobody has waited for.
     begun: AtomicBool,
-    /// The word for which streams wait, where the driver can do that.
-    word: Option<Word>,
+    /// What streams and host tell each other, where the driver can do that.
+    gates: Option<Gates>,
 }
 
 struct Lane {
@@ -116,19 +191,10 @@ impl DeviceMover {
                 return Err(error);
             }
         };
-        let word = Some(()).filter(|()| asks).and_then(|()| {
-            let word = Word::take(driver)?;
-            let stream = lanes[Way::In as usize].stream.handle();
-            // The value that it has: the stream passes, if the driver can do it at all.
-            // SAFETY: words are never freed.
-            match unsafe { driver.stream_wait_value(stream, word.at(), word.value()) } {
-                Ok(()) => Some(word),
-                Err(error) => {
-                    log::debug!("operations wait for their end: {error}");
-                    None
-                }
-            }
-        });
+        let gates = match asks {
+            true => Gates::new(driver, lanes[Way::In as usize].stream.handle()),
+            false => None,
+        };
         Ok(DeviceMover {
             driver,
             device,
@@ -140,13 +206,17 @@ impl DeviceMover {
             }),
             pinned: Mutex::new(None),
             begun: AtomicBool::new(false),
-            word,
+            gates,
         })
     }
 
-    /// Frees everything. No copy goes on, and the memory that it has pinned is still there.
-    pub(crate) fn close(&self) -> Result<()> {
+    /// Frees everything. Nobody begins a copy any more. `false`: copies go on, which wait for something
+    /// that is not ours, and what they use must stay; so does everything else.
+    pub(crate) fn close(&self) -> Result<bool> {
         let end = || {
+            if self.gates.is_some() && !self.is_idle_soon()? {
+                return Ok(false);
+            }
             let mut ended = Ok(());
             if let Some((base, _)) = lock(&self.pinned).take() {
                 let base = std::ptr::with_exposed_provenance_mut::<c_void>(base);
@@ -158,10 +228,13 @@ impl DeviceMover {
                 // SAFETY: made by `through_bounce`, taken out so that it is freed once.
                 ended = ended.and(unsafe { self.driver.free_host(bounce.cast()) });
             }
+            if let Some(gates) = &self.gates {
+                ended = ended.and(gates.end(self.driver));
+            }
             for lane in &self.lanes {
                 lane.end(self.driver);
             }
-            ended
+            ended.map(|()| true)
         };
         match self.device {
             device @ 0.. => Guard::with(self.driver, device, end),
@@ -169,9 +242,149 @@ impl DeviceMover {
         }
     }
 
-    /// Whether streams can wait for operations.
-    pub(crate) fn word(&self) -> Option<&Word> {
-        self.word.as_ref()
+    fn is_idle_soon(&self) -> Result<bool> {
+        let since = Instant::now();
+        for way in [Way::In, Way::Out] {
+            while !self.driver.stream_query(self.stream(way))? {
+                if since.elapsed() > LAST_COPIES {
+                    return Ok(false);
+                }
+                std::thread::sleep(NAP);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether operations can be queued.
+    pub(crate) fn queues(&self) -> bool {
+        self.gates.is_some()
+    }
+
+    /// Whether copies from and to the memory of [`Mover::will_use`] can be queued.
+    pub(crate) fn queues_pool(&self) -> bool {
+        self.queues() && lock(&self.pinned).is_some()
+    }
+
+    /// Puts all copies of an operation on streams, after what the caller's streams hold and before what they
+    /// get next. After an error some of them are there, and wait for nothing.
+    ///
+    /// # Safety
+    /// The plan's spans are as [`Mover::copy`] asks until the caller's streams have passed the operation, its
+    /// host memory is pinned.
+    pub(crate) unsafe fn queue(
+        self: &Arc<Self>,
+        streams: &[RawStream],
+        plan: &Plan,
+    ) -> Result<Queued> {
+        let gates = self.gates.as_ref();
+        let gates = gates.ok_or_else(|| Error::internal("nothing can be queued"))?;
+        let count = [plan.inward.len() as u32, plan.outward.len() as u32];
+        let from = |way: Way| gates.planned[way as usize].fetch_add(count[way as usize], Relaxed);
+        let queued = Queued {
+            mover: Arc::clone(self),
+            from: [from(Way::In), from(Way::Out)],
+            count,
+            begun: [const { AtomicU32::new(0) }; 2],
+            done: [const { AtomicU32::new(0) }; 2],
+            start: gates.starts.fetch_add(1, Relaxed).wrapping_add(1),
+        };
+        // SAFETY: handed down from the caller.
+        let put = unsafe { self.put(gates, streams, plan, &queued) };
+        if put.is_err() {
+            queued.release();
+        }
+        put.map(|()| queued)
+    }
+
+    /// See [`DeviceMover::queue`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn put(
+        &self,
+        gates: &Gates,
+        streams: &[RawStream],
+        plan: &Plan,
+        queued: &Queued,
+    ) -> Result<()> {
+        let driver = self.driver;
+        let lanes = [self.stream(Way::In), self.stream(Way::Out)];
+        let [before, ends @ ..] = &gates.marks;
+        for stream in streams {
+            driver.event_record(before.handle(), *stream)?;
+            for lane in lanes {
+                driver.stream_wait_event(lane, before.handle())?;
+            }
+        }
+        let step = |way: Way, at: usize| -> Result<()> {
+            let number = queued.number(way, at as u32 + 1);
+            let stream = lanes[way as usize];
+            let spans = match way {
+                Way::In => &plan.inward[at],
+                Way::Out => &plan.outward[at],
+            };
+            // SAFETY: words are never freed.
+            unsafe {
+                driver.stream_wait_value(stream, gates.open[way as usize].at(), number)?;
+            }
+            for span in spans.iter().filter(|span| span.bytes > 0) {
+                // SAFETY: handed down from the caller.
+                unsafe { self.enqueue(way, span)? };
+            }
+            // SAFETY: as above.
+            unsafe { driver.stream_write_value(stream, gates.done[way as usize].at(), number) }
+        };
+        // SAFETY: as above.
+        unsafe { driver.stream_write_value(lanes[0], gates.start.at(), queued.start)? };
+        if let Some(own) = &plan.own {
+            let (to, from) = (own.to.cast(), own.from.cast());
+            // SAFETY: handed down from the caller: both are on the device.
+            unsafe {
+                driver.memcpy_async(to, from, own.bytes, CopyKind::DeviceToDevice, lanes[1])?;
+            }
+        }
+        // In an order in which one queue of the device could do all.
+        let (mut inward, mut outward) = (0, 0);
+        while inward < plan.inward.len() || outward < plan.outward.len() {
+            let room = outward >= plan.outward.len() || inward < outward + plan.slots;
+            if inward < plan.inward.len() && room {
+                step(Way::In, inward)?;
+                inward += 1;
+            } else {
+                step(Way::Out, outward)?;
+                outward += 1;
+            }
+        }
+        for (end, lane) in ends.iter().zip(lanes) {
+            driver.event_record(end.handle(), lane)?;
+            for stream in streams {
+                driver.stream_wait_event(*stream, end.handle())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A place in pinned memory for an operation's buffers of so many bytes in all; `None` if there is none now.
+    pub(crate) fn place(&self, bytes: usize) -> Option<*mut u8> {
+        let gates = self.gates.as_ref()?;
+        let mut ring = lock(&gates.ring);
+        if bytes > PLACE || ring.memory.is_null() {
+            return None;
+        }
+        let at = ring.next;
+        let (start, out) = ring.used[at];
+        // The operation that had it is over, and its results are on the device.
+        let over = reached(gates.over.load(Acquire), start)
+            && reached(gates.done[Way::Out as usize].value(), out);
+        if !over {
+            return None;
+        }
+        ring.next = (at + 1) % PLACES;
+        // What will be queued next has it.
+        let start = gates.starts.load(Relaxed).wrapping_add(1);
+        let out = gates.planned[Way::Out as usize].load(Relaxed);
+        ring.used[at] = (start, out.wrapping_add(1));
+        Some(ring.memory.wrapping_add(at * PLACE))
     }
 
     fn stream(&self, way: Way) -> RawStream {
@@ -336,7 +549,7 @@ impl Mover for DeviceMover {
             }
         }
         match self.lanes[way as usize].events.get(slot) {
-            Some(event) => self.driver.event_record(event.handle(), self.stream(way)),
+            Some(event) => (self.driver).event_record(event.handle(), self.stream(way)),
             None => Ok(()),
         }
     }
@@ -360,13 +573,9 @@ impl Mover for DeviceMover {
     }
 }
 
-/// A word for which streams wait. It is never freed, as a stream may look at it late; the next user goes on
+/// A word that host and streams see. It is never freed, as a stream may look at it late; the next user goes on
 /// from the value that it has, so that whoever waited for an earlier one has it.
-pub(crate) struct Word {
-    address: usize,
-    /// The last number that was drawn.
-    drawn: AtomicU32,
-}
+struct Word(usize);
 
 /// Words of a page of pinned memory, each in lines of its own.
 const WORD_STRIDE: usize = 128;
@@ -381,24 +590,20 @@ fn words() -> &'static Mutex<Vec<usize>> {
 impl Word {
     /// One that nobody uses; none, if the driver has no pinned memory for it.
     fn take(driver: &Driver) -> Option<Word> {
-        let mut words = lock(words());
-        if words.is_empty() {
-            let page = driver.malloc_host(WORD_PAGE).ok()?.cast::<u8>();
-            // SAFETY: a page that was just made.
-            unsafe { std::ptr::write_bytes(page, 0, WORD_PAGE) };
-            let page = page.expose_provenance();
-            words.extend((0..WORD_PAGE / WORD_STRIDE).map(|at| page + at * WORD_STRIDE));
+        if let Some(word) = lock(words()).pop() {
+            return Some(Word(word));
         }
-        let word = Word {
-            address: words.pop()?,
-            drawn: AtomicU32::new(0),
-        };
-        word.drawn.store(word.value(), Relaxed);
-        Some(word)
+        let page = driver.malloc_host(WORD_PAGE).ok()?.cast::<u8>();
+        // SAFETY: a page that was just made.
+        unsafe { std::ptr::write_bytes(page, 0, WORD_PAGE) };
+        let page = page.expose_provenance();
+        let mut words = lock(words());
+        words.extend((0..WORD_PAGE / WORD_STRIDE).map(|at| page + at * WORD_STRIDE));
+        words.pop().map(Word)
     }
 
     fn at(&self) -> *mut u32 {
-        std::ptr::with_exposed_provenance_mut(self.address)
+        std::ptr::with_exposed_provenance_mut(self.0)
     }
 
     fn word(&self) -> &AtomicU32 {
@@ -407,48 +612,222 @@ impl Word {
         unsafe { AtomicU32::from_ptr(self.at()) }
     }
 
-    /// The number of the next operation.
-    pub(crate) fn draw(&self) -> u32 {
-        self.drawn.fetch_add(1, Relaxed).wrapping_add(1)
-    }
-
-    /// The number that it has.
     fn value(&self) -> u32 {
         self.word().load(Acquire)
     }
 
-    /// Lets those go on that wait for this number or an earlier one.
-    pub(crate) fn reach(&self, number: u32) {
-        self.word().store(number, Release);
-    }
-
-    /// Makes later work of a stream wait for a number.
-    pub(crate) fn make_wait(&self, driver: &Driver, stream: RawStream, number: u32) -> Result<()> {
-        // SAFETY: pinned memory of the driver's that is never freed.
-        unsafe { driver.stream_wait_value(stream, self.at(), number) }
+    fn set(&self, value: u32) {
+        self.word().store(value, Release);
     }
 }
 
-impl Drop for Word {
-    fn drop(&mut self) {
-        // Numbers that were drawn and never reached would keep the next user's streams from waiting.
-        self.reach(self.drawn.load(Relaxed));
-        lock(words()).push(self.address);
+/// Whether a number that wraps round has come to another.
+fn reached(number: u32, other: u32) -> bool {
+    number.wrapping_sub(other).cast_signed() >= 0
+}
+
+/// Operations that may have their buffers in our pinned memory at once, and bytes of each.
+const PLACES: usize = 8;
+const PLACE: usize = 128 << 10;
+
+struct Ring {
+    /// NULL: there is none.
+    memory: *mut u8,
+    next: usize,
+    /// Which operation has each place, and the number of its copy out.
+    used: [(u32, u32); PLACES],
+}
+
+// SAFETY: an address of memory of which every place has one user at a time.
+unsafe impl Send for Ring {}
+
+/// See [`DeviceMover::gates`]. By [`Way`]: a copy waits until `open` has its number, and then writes it to
+/// `done`.
+struct Gates {
+    open: [Word; 2],
+    done: [Word; 2],
+    /// The number of the last copy that was queued.
+    planned: [AtomicU32; 2],
+    /// Has the number of the last operation whose streams have come to it.
+    start: Word,
+    /// The number of the last operation that was queued, and of the last of which the host's part is over.
+    starts: AtomicU32,
+    over: AtomicU32,
+    /// What the caller's streams held before, and the ends of our two.
+    marks: [OwnedEvent; 3],
+    ring: Mutex<Ring>,
+}
+
+impl Gates {
+    /// None where the driver can't do it.
+    fn new(driver: &Driver, stream: RawStream) -> Option<Gates> {
+        let word = || Word::take(driver);
+        let (open, done, start) = ([word()?, word()?], [word()?, word()?], word()?);
+        // The value that it has: the stream passes, if the driver can do it at all.
+        // SAFETY: words are never freed.
+        let can = unsafe {
+            driver
+                .stream_wait_value(stream, start.at(), start.value())
+                .and_then(|()| driver.stream_write_value(stream, start.at(), start.value()))
+        };
+        if let Err(error) = can {
+            log::debug!("operations wait for their end: {error}");
+            for word in open.into_iter().chain(done).chain([start]) {
+                word.give_back();
+            }
+            return None;
+        }
+        let mut marks = Vec::new();
+        while marks.len() < 3 {
+            marks.push(driver.event_create(false).ok()?);
+        }
+        let memory = driver.malloc_host(PLACES * PLACE);
+        let values = |words: &[Word; 2]| words.each_ref().map(|w| AtomicU32::new(w.value()));
+        let (now, out) = (start.value(), done[Way::Out as usize].value());
+        for (open, done) in open.iter().zip(&done) {
+            open.set(done.value());
+        }
+        Some(Gates {
+            planned: values(&done),
+            starts: AtomicU32::new(now),
+            over: AtomicU32::new(now),
+            marks: marks.try_into().ok()?,
+            ring: Mutex::new(Ring {
+                memory: memory.map_or(std::ptr::null_mut(), |memory| memory.cast()),
+                next: 0,
+                used: [(now, out); PLACES],
+            }),
+            open,
+            done,
+            start,
+        })
+    }
+
+    /// Frees what it has. No copy goes on.
+    fn end(&self, driver: &Driver) -> Result<()> {
+        let mut ended = Ok(());
+        for mark in &self.marks {
+            ended = ended.and(driver.event_destroy(OwnedEvent::from_handle(mark.handle())));
+        }
+        let memory = std::mem::replace(&mut lock(&self.ring).memory, std::ptr::null_mut());
+        if !memory.is_null() {
+            // SAFETY: made by `new`, taken out so that it is freed once.
+            ended = ended.and(unsafe { driver.free_host(memory.cast()) });
+        }
+        let words = self.open.iter().chain(&self.done).chain([&self.start]);
+        words.for_each(Word::give_back);
+        ended
     }
 }
 
-/// Waits for an event of a stream, as long as `patient` says.
-pub(crate) fn await_event(
-    driver: &Driver,
-    event: &OwnedEvent,
-    patient: impl Fn() -> Result<()>,
-) -> Result<()> {
-    const LOOK: Duration = Duration::from_micros(50);
-    const NAP: Duration = Duration::from_micros(20);
+impl Word {
+    /// Lets the next have it. No stream has it to wait for or to write any more.
+    fn give_back(&self) {
+        lock(words()).push(self.0);
+    }
+}
+
+/// The copies of one operation that are on our streams, as a mover that opens their gates.
+pub(crate) struct Queued {
+    mover: Arc<DeviceMover>,
+    /// The numbers before those of its copies, and how many it has, by way.
+    from: [u32; 2],
+    count: [u32; 2],
+    begun: [AtomicU32; 2],
+    done: [AtomicU32; 2],
+    start: u32,
+}
+
+impl Queued {
+    fn number(&self, way: Way, copies: u32) -> u32 {
+        self.from[way as usize].wrapping_add(copies)
+    }
+
+    fn gates(&self) -> Option<&Gates> {
+        self.mover.gates.as_ref()
+    }
+
+    /// Waits until the caller's streams have come to it, as long as `patient` says.
+    pub(crate) fn await_start(&self, patient: &dyn Fn() -> Result<()>) -> Result<()> {
+        let Some(gates) = self.gates() else {
+            return Ok(());
+        };
+        await_word(&gates.start, self.start, patient)
+    }
+
+    /// Lets all copies in go on and waits for them.
+    pub(crate) fn bring_all(&self, patient: &dyn Fn() -> Result<()>) -> Result<()> {
+        let Some(gates) = self.gates() else {
+            return Ok(());
+        };
+        let number = self.number(Way::In, self.count[Way::In as usize]);
+        gates.open[Way::In as usize].set(number);
+        await_word(&gates.done[Way::In as usize], number, patient)
+    }
+
+    /// The host's part is over, well or not: everything goes on. In the order of the operations.
+    pub(crate) fn release(&self) {
+        if let Some(gates) = self.gates() {
+            for way in [Way::In, Way::Out] {
+                gates.open[way as usize].set(self.number(way, self.count[way as usize]));
+            }
+            gates.over.store(self.start, Release);
+        }
+    }
+}
+
+impl Mover for Queued {
+    fn will_use(&self, base: *mut u8, bytes: usize) {
+        self.mover.will_use(base, bytes);
+    }
+
+    unsafe fn copy(&self, _: Way, _: CopySpan) -> Result<()> {
+        Err(Error::internal("a copy that was not planned"))
+    }
+
+    unsafe fn copy_own(&self, _: CopySpan) -> Result<()> {
+        // It was queued before all others.
+        Ok(())
+    }
+
+    unsafe fn begin(&self, way: Way, _: usize, _: &[CopySpan]) -> Result<()> {
+        let begun = self.begun[way as usize].fetch_add(1, Relaxed) + 1;
+        if begun > self.count[way as usize] {
+            return Err(Error::internal("more copies than were planned"));
+        }
+        if let Some(gates) = self.gates() {
+            gates.open[way as usize].set(self.number(way, begun));
+        }
+        Ok(())
+    }
+
+    fn is_done(&self, way: Way, _: usize) -> Result<bool> {
+        let next = self.done[way as usize].load(Relaxed) + 1;
+        let done = self
+            .gates()
+            .is_none_or(|g| reached(g.done[way as usize].value(), self.number(way, next)));
+        if done {
+            self.done[way as usize].store(next, Relaxed);
+        }
+        Ok(done)
+    }
+
+    fn settle(&self) {
+        // The streams do what is left in their order, and whoever closes the mover waits for them.
+        self.release();
+    }
+}
+
+/// How long the last copies may take before what they use is left behind.
+const LAST_COPIES: Duration = Duration::from_secs(2);
+const NAP: Duration = Duration::from_micros(20);
+
+fn await_word(word: &Word, number: u32, patient: &dyn Fn() -> Result<()>) -> Result<()> {
+    const LOOK: Duration = Duration::from_micros(100);
     const LONG: Duration = Duration::from_millis(2);
     const LONG_NAP: Duration = Duration::from_micros(200);
     let since = Instant::now();
-    while !driver.event_query(event.handle())? {
+    while !reached(word.value(), number) {
         patient()?;
         let waited = since.elapsed();
         if waited < LOOK {

@@ -170,7 +170,7 @@ impl ShmEngine {
     /// Whether a validated collective is too large for one exchange. Of an AlltoAllv only all ranks
     /// together know: it may be.
     #[inline]
-    pub(super) fn goes_in_steps(&self, op: &HostOp) -> bool {
+    pub(crate) fn goes_in_steps(&self, op: &HostOp) -> bool {
         let limit = match op.kind {
             OpKind::AllToAllv => return true,
             OpKind::AllReduce | OpKind::Reduce => SLOT.min(GATHERED / self.ranks),

@@ -21,7 +21,7 @@ use super::layout::Counter;
 use super::wait::Waiter;
 use crate::error::{Error, Result};
 use crate::host::crew::{Crew, Job};
-use crate::host::kernels::{Scale, copy, fold_for};
+use crate::host::kernels::{Fold, Scale, copy, fold_for};
 use crate::host::op::{CopySpan, HostOp, Mover, SLOTS, WaitPolicy, Way};
 use crate::ops::lock;
 use crate::sys::cpu::{self, CPU_WORDS};
@@ -29,20 +29,20 @@ use crate::sys::futex;
 use crate::sys::memory::{Segment, allocate};
 use crate::types::{OpKind, Reduction};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Largest piece of a step.
 const LARGEST: usize = 4 << 20;
 /// Smallest into which data is cut for steps to overlap.
-const SMALLEST: usize = 128 << 10;
+const SMALLEST: usize = 256 << 10;
 /// Of what one rank reads or writes, at least so many steps are made if they stay that large.
 const STEPS: usize = 8;
 /// With fewer bytes for a rank in a step, fewer and larger slots are better.
 const WORTH: usize = 8 << 10;
-/// More threads than this reduce no faster than the devices copy.
-const MOST_THREADS: usize = 8;
+/// More threads than this take more of the memory's bandwidth from the devices' copies than they give.
+const MOST_THREADS: usize = 4;
 /// While copies or reductions are under way: how long a rank without a core of its own yields before
 /// it sleeps, and how long then.
 const YIELD: Duration = Duration::from_millis(1);
@@ -111,11 +111,8 @@ struct Areas<'a> {
 }
 
 impl<'a> Areas<'a> {
-    fn new(engine: &'a ShmEngine, staging: Staging, base: u64) -> Areas<'a> {
-        let pool = match staging.says(Staging::NO_POOL) {
-            true => None,
-            false => engine.pool.as_ref(),
-        };
+    fn new(engine: &'a ShmEngine, pooled: bool, base: u64) -> Areas<'a> {
+        let pool = engine.pool.as_ref().filter(|_| pooled);
         let share = match pool {
             Some(pool) => pool.segment.len() / engine.ranks,
             None => engine.map.inbound_pair(0).1,
@@ -146,6 +143,20 @@ impl<'a> Areas<'a> {
     }
 }
 
+/// Steps of one collective that are put on streams at once, at most.
+const MOST_PLANNED: u64 = 2048;
+
+/// See [`ShmEngine::plan`].
+pub(crate) struct Plan {
+    /// So many copies in may be begun before the first one out of the same collective is done.
+    pub slots: usize,
+    /// Within the rank's own buffers, before all others.
+    pub own: Option<CopySpan>,
+    /// By step.
+    pub inward: Vec<Vec<CopySpan>>,
+    pub outward: Vec<Vec<CopySpan>>,
+}
+
 /// What one rank does in the steps of a collective.
 struct Script<'a> {
     steps: u64,
@@ -156,7 +167,7 @@ struct Script<'a> {
     /// What has to be true of whom before.
     needs: (Counter, Peers),
     put: &'a dyn Fn(u64, &mut Vec<CopySpan>),
-    fold: Option<&'a dyn Fn(u64) -> Job>,
+    fold: Option<&'a dyn Fn(u64) -> Option<Job>>,
     take: &'a dyn Fn(u64, &mut Vec<CopySpan>),
 }
 
@@ -385,9 +396,56 @@ impl ShmEngine {
         staging: Staging,
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
+        let pooled = !staging.says(Staging::NO_POOL);
+        self.pool_agreed.store(pooled, Relaxed);
+        let areas = Areas::new(self, pooled, self.staged.load(Relaxed));
+        let folds = match op.kind {
+            OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter => {
+                Some(self.fold_of(op, parity)?)
+            }
+            _ => None,
+        };
+        if let Some(span) = self.own_copy(op, bytes) {
+            let on_device = op.on_device.any();
+            // SAFETY: handed down from the caller.
+            unsafe { self.keep_own(on_device, span.to, span.from, span.bytes)? };
+        }
+        self.script(op, bytes, &areas, folds, &mut |script| {
+            // SAFETY: as above.
+            unsafe { self.play(op, &areas, script, wait) }
+        })
+    }
+
+    /// What a rank copies from its own send buffer to its own receive buffer.
+    fn own_copy(&self, op: &HostOp, bytes: usize) -> Option<CopySpan> {
+        let (rank, at_root) = (self.rank, self.rank == op.root as usize);
+        let (to, from) = match op.kind {
+            OpKind::Broadcast if at_root => (0, 0),
+            OpKind::Scatter if at_root => (0, rank * bytes),
+            OpKind::Gather if at_root => (rank * bytes, 0),
+            OpKind::AllGather => (rank * bytes, 0),
+            OpKind::AllToAll => (rank * bytes, rank * bytes),
+            _ => return None,
+        };
+        Some(CopySpan {
+            to: op.recv.wrapping_add(to),
+            from: op.send.wrapping_add(from),
+            bytes,
+        })
+    }
+
+    /// Makes the script of a collective in which a block has `bytes` bytes, and gives it to `with`.
+    /// `folds` is what a reduction needs to be played.
+    fn script(
+        &self,
+        op: &HostOp,
+        bytes: usize,
+        areas: &Areas<'_>,
+        folds: Option<(Fold, Arc<[Scale]>)>,
+        with: &mut dyn FnMut(&Script<'_>) -> Result<()>,
+    ) -> Result<()> {
         let (rank, ranks, root) = (self.rank, self.ranks, op.root as usize);
         let (send, recv) = (op.send, op.recv);
-        let areas = Areas::new(self, staging, self.staged.load(Relaxed));
         let blocks = match op.kind {
             OpKind::Scatter | OpKind::AllToAll | OpKind::ReduceScatter => ranks,
             _ => 1,
@@ -427,7 +485,16 @@ impl ShmEngine {
                 bytes,
             }
         };
-        let own = op.on_device.any();
+        // A reduction of `part(step)`, where it starts in the slots and its bytes, into one rank's slot.
+        let job = |step: u64, home: usize, (start, len): (usize, usize)| {
+            let at = |of: usize| areas.at(of, step).wrapping_add(start);
+            let sources = (0..ranks).map(|of| at(of).cast_const()).collect();
+            let (fold, scales) = folds.as_ref()?;
+            let size = op.dtype.size();
+            // SAFETY: all have put their data there and leave it until this rank has left the step; of the
+            // home's slot nobody else reads, writes or reduces this part.
+            Some(unsafe { Job::new(*fold, at(home), sources, Arc::clone(scales), len, size) })
+        };
         let script = |writers, readers| Script {
             steps,
             writers,
@@ -439,136 +506,136 @@ impl ShmEngine {
         };
         match op.kind {
             OpKind::AllReduce | OpKind::Reduce => {
-                let (fold, scales) = self.fold_of(op, parity)?;
                 // Every rank reduces a part of the step's piece, in the slot of one.
                 let home = |step: u64| (step % ranks as u64) as usize;
-                let part = |step: u64| {
+                let fold = |step: u64| {
                     let (_, len) = span(step);
                     let part = len.div_ceil(ranks).next_multiple_of(64);
                     let start = (part * rank).min(len);
-                    (start, part.min(len - start))
-                };
-                let fold = |step: u64| {
-                    let (start, len) = part(step);
-                    let at = |of: usize| areas.at(of, step).wrapping_add(start);
-                    let sources = (0..ranks).map(|of| at(of).cast_const()).collect();
-                    // SAFETY: all have put their data there and leave it until this rank has left the
-                    // step; of the home's slot nobody else writes or reduces this part.
-                    unsafe {
-                        Job::new(
-                            fold,
-                            at(home(step)),
-                            sources,
-                            Arc::clone(&scales),
-                            len,
-                            op.dtype.size(),
-                        )
-                    }
+                    job(step, home(step), (start, part.min(len - start)))
                 };
                 let readers = match op.kind {
                     OpKind::Reduce => Peers::Only(root),
                     _ => Peers::All,
                 };
-                let script = Script {
+                with(&Script {
                     needs: (Counter::Folded, Peers::All),
                     fold: Some(&fold),
                     take: &|step, spans| spans.push(take(home(step), step, 0, 0)),
                     ..script(Peers::All, readers)
-                };
-                // SAFETY: handed down from the caller.
-                unsafe { self.play(op, &areas, &script, wait) }
+                })
             }
             OpKind::ReduceScatter => {
-                let (fold, scales) = self.fold_of(op, parity)?;
-                let fold = |step: u64| {
-                    let (_, len) = span(step);
-                    let at = |of: usize| areas.at(of, step).wrapping_add(rank * piece);
-                    let sources = (0..ranks).map(|of| at(of).cast_const()).collect();
-                    // SAFETY: as above; nobody else reads or writes this block of any slot.
-                    unsafe {
-                        Job::new(
-                            fold,
-                            at(rank),
-                            sources,
-                            Arc::clone(&scales),
-                            len,
-                            op.dtype.size(),
-                        )
-                    }
-                };
-                let script = Script {
+                let fold = |step: u64| job(step, rank, (rank * piece, span(step).1));
+                with(&Script {
                     put: &put_blocks,
                     needs: (Counter::Folded, Peers::Only(rank)),
                     fold: Some(&fold),
                     take: &|step, spans| spans.push(take(rank, step, rank, 0)),
                     ..script(Peers::All, Peers::All)
-                };
-                // SAFETY: as above.
-                unsafe { self.play(op, &areas, &script, wait) }
+                })
             }
-            OpKind::Broadcast => {
-                if rank == root {
-                    // SAFETY: the caller promised `bytes` bytes at both on the root.
-                    unsafe { self.keep_own(own, recv, send, bytes)? };
-                }
-                let script = Script {
-                    take: &|step, spans| spans.push(take(root, step, 0, 0)),
-                    ..script(Peers::Only(root), Peers::Except(root))
-                };
-                // SAFETY: as above.
-                unsafe { self.play(op, &areas, &script, wait) }
-            }
+            OpKind::Broadcast => with(&Script {
+                take: &|step, spans| spans.push(take(root, step, 0, 0)),
+                ..script(Peers::Only(root), Peers::Except(root))
+            }),
             OpKind::Gather | OpKind::AllGather => {
                 let (writers, readers) = match op.kind {
                     OpKind::Gather => (Peers::Except(root), Peers::Only(root)),
                     _ => (Peers::All, Peers::All),
                 };
-                if readers.has(rank) {
-                    // SAFETY: the caller promised `bytes` bytes at `send` and a block of every rank at
-                    // `recv`.
-                    unsafe { self.keep_own(own, recv.wrapping_add(rank * bytes), send, bytes)? };
-                }
-                let script = Script {
+                with(&Script {
                     take: &|step, spans| {
                         spans.extend(self.others().map(|peer| take(peer, step, 0, peer * bytes)));
                     },
                     ..script(writers, readers)
-                };
-                // SAFETY: as above.
-                unsafe { self.play(op, &areas, &script, wait) }
+                })
             }
-            OpKind::Scatter => {
-                if rank == root {
-                    // SAFETY: the caller promised a block of every rank at `send` on the root.
-                    unsafe { self.keep_own(own, recv, send.wrapping_add(rank * bytes), bytes)? };
-                }
-                let script = Script {
-                    put: &put_blocks,
-                    take: &|step, spans| spans.push(take(root, step, rank, 0)),
-                    ..script(Peers::Only(root), Peers::Except(root))
-                };
-                // SAFETY: as above.
-                unsafe { self.play(op, &areas, &script, wait) }
-            }
-            OpKind::AllToAll => {
-                let at = rank * bytes;
-                // SAFETY: the caller promised a block of every rank at both.
-                unsafe { self.keep_own(own, recv.wrapping_add(at), send.wrapping_add(at), bytes)? };
-                let script = Script {
-                    put: &put_blocks,
-                    take: &|step, spans| {
-                        spans.extend(
-                            self.others()
-                                .map(|peer| take(peer, step, rank, peer * bytes)),
-                        );
-                    },
-                    ..script(Peers::All, Peers::All)
-                };
-                // SAFETY: as above.
-                unsafe { self.play(op, &areas, &script, wait) }
-            }
+            OpKind::Scatter => with(&Script {
+                put: &put_blocks,
+                take: &|step, spans| spans.push(take(root, step, rank, 0)),
+                ..script(Peers::Only(root), Peers::Except(root))
+            }),
+            OpKind::AllToAll => with(&Script {
+                put: &put_blocks,
+                take: &|step, spans| {
+                    spans.extend(
+                        self.others()
+                            .map(|peer| take(peer, step, rank, peer * bytes)),
+                    );
+                },
+                ..script(Peers::All, Peers::All)
+            }),
             OpKind::AllToAllv | OpKind::Barrier | OpKind::Send | OpKind::Recv => Ok(()),
         }
+    }
+
+    /// Whether operations may be queued, that is, run later than they are called.
+    pub(crate) fn may_queue(&self) -> bool {
+        !self.shares_device.load(Relaxed)
+    }
+
+    /// Another rank is in this process and on this rank's device. Their copies could stand in one queue, in
+    /// which one waits for the other.
+    pub(crate) fn shares_device(&self) {
+        self.shares_device.store(true, Relaxed);
+    }
+
+    /// An operation was queued; one that was is over.
+    pub(crate) fn queued(&self) {
+        self.pending.fetch_add(1, AcqRel);
+    }
+
+    /// See [`ShmEngine::queued`].
+    pub(crate) fn unqueued(&self) {
+        self.pending.fetch_sub(1, AcqRel);
+    }
+
+    /// The copies of a collective that will be queued, in the order in which it will need them; `None` if
+    /// they can't be told yet. Every collective that goes in steps is planned too, or is over.
+    pub(crate) fn plan(&self, op: &HostOp) -> Option<Plan> {
+        let idle = self.pending.load(Acquire) == 0;
+        let known = matches!(op.kind, OpKind::AllToAllv | OpKind::Barrier);
+        if self.ranks == 1 || known || !self.goes_in_steps(op) || !self.pool_agreed.load(Relaxed) {
+            return None;
+        }
+        let base = match idle {
+            true => self.staged.load(Relaxed),
+            false => self.planned.load(Relaxed),
+        };
+        let areas = Areas::new(self, true, base);
+        let bytes = op.count * op.dtype.size();
+        let mut plan = Plan {
+            slots: areas.slots,
+            own: self
+                .own_copy(op, bytes)
+                .filter(|own| !std::ptr::eq(own.to, own.from)),
+            inward: Vec::new(),
+            outward: Vec::new(),
+        };
+        let planned = self.script(op, bytes, &areas, None, &mut |script| {
+            if script.steps > MOST_PLANNED {
+                return Err(Error::not_supported("too many steps to plan"));
+            }
+            let each = |copies: &dyn Fn(u64, &mut Vec<CopySpan>)| {
+                (0..script.steps)
+                    .map(|step| {
+                        let mut spans = Vec::new();
+                        copies(step, &mut spans);
+                        spans
+                    })
+                    .collect()
+            };
+            if script.writers.has(self.rank) {
+                plan.inward = each(script.put);
+            }
+            if script.readers.has(self.rank) {
+                plan.outward = each(script.take);
+            }
+            self.planned.store(base + script.steps, Relaxed);
+            Ok(())
+        });
+        planned.ok().map(|()| plan)
     }
 
     /// The steps of an AlltoAllv, after its exchange: `sends(peer)` and `receives(peer)` are where in the
@@ -587,7 +654,8 @@ impl ShmEngine {
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
         let (rank, ranks) = (self.rank, self.ranks);
-        let areas = Areas::new(self, staging, self.staged.load(Relaxed));
+        let pooled = !staging.says(Staging::NO_POOL);
+        let areas = Areas::new(self, pooled, self.staged.load(Relaxed));
         let piece = piece_of(areas.bytes, ranks, longest);
         let span = move |step: u64, bytes: usize| {
             let start = (step as usize * piece).min(bytes);
@@ -630,11 +698,7 @@ impl ShmEngine {
     }
 
     /// The fold of an operation and all ranks' scalars, after the exchange.
-    fn fold_of(
-        &self,
-        op: &HostOp,
-        parity: usize,
-    ) -> Result<(crate::host::kernels::Fold, Arc<[Scale]>)> {
+    fn fold_of(&self, op: &HostOp, parity: usize) -> Result<(Fold, Arc<[Scale]>)> {
         let fold = fold_for(op.dtype, op.reduction)
             .ok_or_else(|| Error::internal("a reduction passed validation but has no kernel"))?;
         let scales = match op.reduction {
@@ -815,6 +879,10 @@ impl Player<'_> {
     unsafe fn run(&mut self, wait: &dyn WaitPolicy) -> Result<()> {
         let mut waiter = Waiter::new(self.engine, wait);
         let mut idle: Option<Instant> = None;
+        if let Some(crew) = &self.crew {
+            // While the first copies come in they wake up.
+            crew.alert();
+        }
         self.leave();
         while !self.is_over() {
             // SAFETY: handed down from the caller.
@@ -868,9 +936,9 @@ impl Player<'_> {
             moved = true;
         }
         if self.can_fold()
-            && let Some(fold) = self.script.fold
+            && let Some(job) = self.script.fold.and_then(|fold| fold(self.folded))
         {
-            let job = Arc::new(fold(self.folded));
+            let job = Arc::new(job);
             match &self.crew {
                 Some(crew) => crew.give(&job),
                 None => job.work(),

@@ -571,12 +571,46 @@ static void aborted(void)
     made_less_ended();
 }
 
+/* The driver refuses one of the copies that are queued: FAKE_FAIL says which. */
+static void queue_fails_body(int rank, int n, const flagosUniqueId *id)
+{
+    flagosComm_t comm = join(rank, n, id);
+    int *data = NULL;
+    CHECK(!machine()->mem_alloc((void **)&data, MOST * sizeof(int), 2, true));
+    flagosStream_t stream;
+    OK(flagosStreamCreate(&stream));
+    flagosResult_t state = flagosSuccess;
+    for (int i = 0; i < 20 && !state; i++) {
+        int result = flagosAllReduce(data, data, i % 2 ? 1000 : MOST, flagosInt32, flagosMax, comm, stream);
+        CHECK(!result || result == flagosUnhandledDeviceError || result == flagosRemoteError);
+        OK(flagosStreamSynchronize(stream));
+        OK(flagosCommGetAsyncError(comm, &state));
+        if (result)
+            break;
+    }
+    double start = now();
+    while (!state && now() - start < 5) {
+        OK(flagosCommGetAsyncError(comm, &state));
+        sleep_ms(1);
+    }
+    CHECK(state == flagosUnhandledDeviceError || state == flagosRemoteError);
+    OK(flagosStreamDestroy(stream));
+    OK(flagosCommDestroy(comm));
+}
+
+static void queue_fails(void)
+{
+    ranks(N, queue_fails_body);
+    made_less_ended();
+}
+
 int main(int argc, char **argv)
 {
     static const struct scenario list[] = {
         {"every_collective", every_collective}, {"queued_work", queued_work}, {"other_device", other_device},
         {"in_steps", in_steps}, {"mixed", mixed}, {"returns_at_once", returns_at_once}, {"captured", captured},
-        {"nothing_left", nothing_left}, {"peer_dies", peer_dies}, {"aborted", aborted}, {0, 0},
+        {"nothing_left", nothing_left}, {"peer_dies", peer_dies}, {"aborted", aborted}, {"queue_fails", queue_fails},
+        {0, 0},
     };
     return scenarios(argc, argv, list);
 }

@@ -145,12 +145,20 @@ fn streams_wait_where_the_driver_can_do_it() {
         .env("FAKE_FAIL", "cuStreamWaitValue32_v2:801")
         .ok();
     assert_eq!(waits(&outcome), ("1".to_owned(), true));
+}
 
-    // It fails at the operation: that one waits, and is right.
-    let outcome = staged("returns_at_once")
-        .env("FAKE_FAIL", "cuStreamWaitValue32_v2:801@5+")
-        .ok();
-    assert_eq!(waits(&outcome), ("1".to_owned(), true));
+/// A driver that fails in the middle of an operation's copies: an error on every rank, streams that go on, and nothing
+/// left.
+#[test]
+fn copies_that_cannot_be_queued_are_an_error() {
+    for fails in [
+        "cuStreamWaitValue32_v2:801@9",
+        "cuStreamWriteValue32_v2:801@9",
+        "cudaStreamWaitEvent:400@9",
+        "cudaMemcpyAsync:700@9",
+    ] {
+        staged("queue_fails").env("FAKE_FAIL", fails).ok();
+    }
 }
 
 /// A captured stream is refused, and its capture goes on.
