@@ -693,48 +693,57 @@ mod x86 {
         }
         #[inline(always)]
         fn widen_block(raw: [u16; BLOCK]) -> [f32; BLOCK] {
-            let mut out = [0f32; BLOCK];
-            for at in (0..BLOCK).step_by(8) {
-                // SAFETY: the processor has AVX2, as the type promises; at + 8 <= BLOCK, and the loads
-                // and stores are unaligned ones inside the two arrays.
-                unsafe {
-                    let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(raw.as_ptr().add(at).cast()));
-                    let singles = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words));
-                    _mm256_storeu_ps(out.as_mut_ptr().add(at), singles);
-                }
-            }
-            out
+            // SAFETY: the processor has AVX2, as the type promises.
+            unsafe { widen_brains(&raw) }
         }
-        /// As [`Brain::narrow`].
         #[inline(always)]
         fn narrow_block(acc: [f32; BLOCK]) -> [u16; BLOCK] {
-            let mut out = [0u16; BLOCK];
-            for at in (0..BLOCK).step_by(16) {
-                let half = |at: usize| {
-                    // SAFETY: as in `widen_block`.
-                    unsafe {
-                        let singles = _mm256_loadu_ps(acc.as_ptr().add(at));
-                        let bits = _mm256_castps_si256(singles);
-                        let top = _mm256_srli_epi32::<16>(bits);
-                        let odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
-                        let step = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-                        let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, step));
-                        let quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
-                        let is_nan =
-                            _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(singles, singles));
-                        _mm256_blendv_epi8(rounded, quiet, is_nan)
-                    }
-                };
-                // SAFETY: as in `widen_block`; every word is below 2^16, so that packing keeps it.
-                unsafe {
-                    let packed = _mm256_packus_epi32(half(at), half(at + 8));
-                    // Packing works in the two halves apart.
-                    let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
-                    _mm256_storeu_si256(out.as_mut_ptr().add(at).cast(), words);
-                }
-            }
-            out
+            // SAFETY: as above.
+            unsafe { narrow_brains(&acc) }
         }
+    }
+
+    /// A function that has the feature by itself: where it isn't inlined it is one call, and not one for
+    /// every intrinsic.
+    #[target_feature(enable = "avx2")]
+    fn widen_brains(raw: &[u16; BLOCK]) -> [f32; BLOCK] {
+        let mut out = [0f32; BLOCK];
+        for at in (0..BLOCK).step_by(8) {
+            // SAFETY: at + 8 <= BLOCK, and the loads and stores are unaligned ones inside the two arrays.
+            unsafe {
+                let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(raw.as_ptr().add(at).cast()));
+                let singles = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words));
+                _mm256_storeu_ps(out.as_mut_ptr().add(at), singles);
+            }
+        }
+        out
+    }
+
+    /// As [`Brain::narrow`], of a block.
+    #[target_feature(enable = "avx2")]
+    fn narrow_brains(acc: &[f32; BLOCK]) -> [u16; BLOCK] {
+        let mut out = [0u16; BLOCK];
+        for at in (0..BLOCK).step_by(16) {
+            let mut words = [_mm256_setzero_si256(); 2];
+            for (half, word) in words.iter_mut().enumerate() {
+                // SAFETY: at + 16 <= BLOCK: an unaligned load inside the array.
+                let singles = unsafe { _mm256_loadu_ps(acc.as_ptr().add(at + 8 * half)) };
+                let bits = _mm256_castps_si256(singles);
+                let top = _mm256_srli_epi32::<16>(bits);
+                let odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
+                let step = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+                let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, step));
+                let quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+                let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(singles, singles);
+                *word = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(is_nan));
+            }
+            // Every word is below 2^16, so that packing keeps it. It works in the two halves apart.
+            let packed = _mm256_packus_epi32(words[0], words[1]);
+            let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+            // SAFETY: as above, a store.
+            unsafe { _mm256_storeu_si256(out.as_mut_ptr().add(at).cast(), packed) };
+        }
+        out
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::liveness::Liveness;
 use super::op::{HostOp, OnDevice, VectorCounts};
-use super::shm::ShmEngine;
+use super::shm::{Plan, ShmEngine};
 use super::stage::{self, DeviceMover, Worker};
 use super::stream;
 use crate::config;
@@ -384,14 +384,13 @@ unsafe fn on_device_streams(
         for op in &batch.ops {
             engine.accepts(op)?;
         }
-        // SAFETY: the caller's promise about the buffers.
-        let queued = unsafe { queue(target, &engine, &mover, &streams, &batch)? };
-        if let Some((queued, placed)) = queued {
+        if let Some((plan, placed)) = plan(target, &engine, &mover, &batch) {
+            let queued = Arc::new(mover.reserve(&plan)?);
             let work = Deferred {
                 target,
                 engine: Arc::clone(&engine),
                 mover,
-                queued: Some(Arc::new(queued)),
+                queued: Some(Arc::clone(&queued)),
                 turn: Some(target.host.runner.draw()),
                 placed: placed.is_some(),
                 batch: Batch {
@@ -400,47 +399,36 @@ unsafe fn on_device_streams(
                 },
             };
             engine.queued();
-            return target.host.give(driver, Box::new(move || work.run()));
+            target.host.give(driver, Box::new(move || work.run()))?;
+            // SAFETY: the plan's copies are those of the batch, whose buffers the caller promised, and of
+            // memory of ours that the driver has pinned.
+            let put = unsafe { queued.put(&streams, &plan) };
+            // Some copies are missing, for which nobody must wait.
+            return put.inspect_err(|error| engine.poison(error));
         }
     }
     // SAFETY: as above.
     unsafe { wait_and_run(target, driver, &streams, &batch) }
 }
 
-/// Puts a batch's copies on streams, if it is one for which that can be done now. With it come the operations in
-/// host memory, where they don't go in steps.
-///
-/// # Safety
-/// As [`run`], for every operation.
-unsafe fn queue(
+/// A batch's copies, if they can be queued now. With them come its operations in host memory, where they don't go
+/// in steps.
+fn plan(
     target: &'static Target,
     engine: &ShmEngine,
-    mover: &Arc<DeviceMover>,
-    streams: &[RawStream],
+    mover: &DeviceMover,
     batch: &Batch,
-) -> Result<Option<(stage::Queued, Option<Vec<HostOp>>)>> {
-    let (plan, placed) = match &batch.ops[..] {
-        [op] if engine.goes_in_steps(op) => match engine.plan(op) {
-            Some(plan) if mover.queues_pool() => (plan, None),
-            _ => return Ok(None),
-        },
-        ops if ops.iter().any(|op| engine.goes_in_steps(op)) => return Ok(None),
+) -> Option<(Plan, Option<Vec<HostOp>>)> {
+    match &batch.ops[..] {
+        [op] if engine.goes_in_steps(op) => {
+            let plan = mover.queues_pool().then(|| engine.plan(op))?;
+            plan.map(|plan| (plan, None))
+        }
+        ops if ops.iter().any(|op| engine.goes_in_steps(op)) => None,
         ops => {
             let (rank, nranks) = (target.rank(), target.nranks());
-            match stage::in_place_of_ours(mover, ops, rank, nranks) {
-                Some((placed, plan)) => (plan, Some(placed)),
-                None => return Ok(None),
-            }
-        }
-    };
-    // SAFETY: the plan's copies are those of the batch, whose buffers the caller promised, and of memory of
-    // ours that the driver has pinned.
-    match unsafe { mover.queue(streams, &plan) } {
-        Ok(queued) => Ok(Some((queued, placed))),
-        Err(error) => {
-            // Some copies are queued, and nobody will do the host's part.
-            engine.poison(&error);
-            Err(error)
+            let (placed, plan) = stage::in_place_of_ours(mover, ops, rank, nranks)?;
+            Some((plan, Some(placed)))
         }
     }
 }

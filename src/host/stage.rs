@@ -265,38 +265,23 @@ impl DeviceMover {
         self.queues() && lock(&self.pinned).is_some()
     }
 
-    /// Puts all copies of an operation on streams, after what the caller's streams hold and before what they
-    /// get next. After an error some of them are there, and wait for nothing.
-    ///
-    /// # Safety
-    /// The plan's spans are as [`Mover::copy`] asks until the caller's streams have passed the operation, its
-    /// host memory is pinned.
-    pub(crate) unsafe fn queue(
-        self: &Arc<Self>,
-        streams: &[RawStream],
-        plan: &Plan,
-    ) -> Result<Queued> {
+    /// The numbers of the copies of a plan, which [`Queued::put`] then puts on streams.
+    pub(crate) fn reserve(self: &Arc<Self>, plan: &Plan) -> Result<Queued> {
         let gates = self.gates.as_ref();
         let gates = gates.ok_or_else(|| Error::internal("nothing can be queued"))?;
         let count = [plan.inward.len() as u32, plan.outward.len() as u32];
         let from = |way: Way| gates.planned[way as usize].fetch_add(count[way as usize], Relaxed);
-        let queued = Queued {
+        Ok(Queued {
             mover: Arc::clone(self),
             from: [from(Way::In), from(Way::Out)],
             count,
             begun: [const { AtomicU32::new(0) }; 2],
             done: [const { AtomicU32::new(0) }; 2],
             start: gates.starts.fetch_add(1, Relaxed).wrapping_add(1),
-        };
-        // SAFETY: handed down from the caller.
-        let put = unsafe { self.put(gates, streams, plan, &queued) };
-        if put.is_err() {
-            queued.release();
-        }
-        put.map(|()| queued)
+        })
     }
 
-    /// See [`DeviceMover::queue`].
+    /// See [`Queued::put`].
     ///
     /// # Safety
     /// As there.
@@ -739,6 +724,21 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
+    /// Puts all copies of its plan on our streams, after what the caller's streams hold and before what they
+    /// get next. The driver may let the call wait until there is room, so that whoever opens the gates is at
+    /// work already. After an error some copies are there.
+    ///
+    /// # Safety
+    /// The plan's spans are as [`Mover::copy`] asks until the caller's streams have passed the operation; its
+    /// host memory is pinned.
+    pub(crate) unsafe fn put(&self, streams: &[RawStream], plan: &Plan) -> Result<()> {
+        let Some(gates) = self.gates() else {
+            return Ok(());
+        };
+        // SAFETY: handed down from the caller.
+        unsafe { self.mover.put(gates, streams, plan, self) }
+    }
+
     fn number(&self, way: Way, copies: u32) -> u32 {
         self.from[way as usize].wrapping_add(copies)
     }

@@ -14,8 +14,10 @@ use super::ShmEngine;
 use super::layout::CHANNEL_DEPTH;
 use super::wait::Waiter;
 use crate::error::{Error, Result};
+use crate::host::kernels::copy;
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::types::{DataType, OpKind};
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// One send or receive with another rank that is under way.
@@ -23,7 +25,8 @@ pub(super) struct Transfer {
     sends: bool,
     peer: usize,
     buffer: *mut u8,
-    on_device: bool,
+    /// Set if the buffer is in a device's memory.
+    window: Option<Window>,
     count: usize,
     dtype: DataType,
     bytes: usize,
@@ -35,6 +38,18 @@ pub(super) struct Transfer {
     last: Option<u64>,
 }
 
+/// Bytes that are copied from or to a device at once, and of all transfers of one call together.
+const WINDOW: usize = 256 << 10;
+const WINDOWS: usize = 8 << 20;
+
+/// A part of a message to or from a device, in host memory: whole pieces.
+struct Window {
+    memory: Vec<MaybeUninit<u8>>,
+    /// Where in the message it begins, and how much of it is here.
+    start: usize,
+    len: usize,
+}
+
 /// What came of one look at a transfer.
 enum Outcome {
     Idle,
@@ -44,20 +59,29 @@ enum Outcome {
 }
 
 impl Transfer {
-    fn new(op: &HostOp) -> Transfer {
+    /// One of `together` transfers of pieces of at most `piece` bytes.
+    fn new(op: &HostOp, piece: usize, together: usize) -> Transfer {
         let sends = op.kind == OpKind::Send;
+        let on_device = if sends {
+            op.on_device.send
+        } else {
+            op.on_device.recv
+        };
+        let bytes = op.count * op.dtype.size();
+        let pieces =
+            (WINDOW.min(WINDOWS / together) / piece).clamp(1, bytes.div_ceil(piece).max(1));
         Transfer {
             sends,
             peer: op.root as usize,
             buffer: if sends { op.send.cast_mut() } else { op.recv },
-            on_device: if sends {
-                op.on_device.send
-            } else {
-                op.on_device.recv
-            },
+            window: on_device.then(|| Window {
+                memory: vec![MaybeUninit::uninit(); pieces * piece],
+                start: 0,
+                len: 0,
+            }),
             count: op.count,
             dtype: op.dtype,
-            bytes: op.count * op.dtype.size(),
+            bytes,
             done: 0,
             message: None,
             last: None,
@@ -104,7 +128,7 @@ impl ShmEngine {
                 rank = self.rank
             )));
         }
-        let mut transfers = [Transfer::new(op)];
+        let mut transfers = [Transfer::new(op, self.map.piece_bytes(), 1)];
         // SAFETY: handed down from the caller.
         unsafe { self.transfer_all(&mut transfers, true, wait) }
     }
@@ -122,7 +146,11 @@ impl ShmEngine {
             ops.iter().partition(|op| op.root as usize == self.rank);
         // SAFETY: handed down from the caller.
         let own = unsafe { self.own_transfers(&own) };
-        let mut transfers: Vec<Transfer> = others.into_iter().map(Transfer::new).collect();
+        let (piece, together) = (self.map.piece_bytes(), others.len());
+        let transfers = others.into_iter();
+        let mut transfers: Vec<Transfer> = transfers
+            .map(|op| Transfer::new(op, piece, together))
+            .collect();
         // SAFETY: handed down from the caller.
         let others = unsafe { self.transfer_all(&mut transfers, false, wait) };
         own.and(others)
@@ -283,15 +311,14 @@ impl ShmEngine {
             piece.count.store(transfer.count as u64, Relaxed);
             piece.dtype.store(transfer.dtype as u64, Relaxed);
             let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
-            // SAFETY: done + len <= bytes; the slot has room for a piece, and the receiver has
-            // consumed what was in it.
-            let brought = unsafe {
-                let from = transfer.buffer.wrapping_add(transfer.done);
-                self.bring(transfer.on_device, piece.payload, from, len)
+            // SAFETY: handed down from the caller; done + len <= bytes.
+            let from = match unsafe { self.outgoing(transfer) } {
+                Ok(from) => from,
+                Err(error) => return Outcome::Failed(error),
             };
-            if let Err(error) = brought {
-                return Outcome::Failed(error);
-            }
+            // SAFETY: at least `len` bytes are at `from`; the slot has room for a piece, and the receiver has
+            // consumed what was in it.
+            unsafe { copy(piece.payload, from, len, false) };
             transfer.done += len;
             posted += 1;
             channel.posted.store(posted, Release);
@@ -306,6 +333,46 @@ impl ShmEngine {
             _ if moved => Outcome::Progress,
             _ => Outcome::Idle,
         }
+    }
+
+    /// Where the next piece of a message is, in host memory.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::push`].
+    unsafe fn outgoing(&self, transfer: &mut Transfer) -> Result<*const u8> {
+        let at = transfer.buffer.wrapping_add(transfer.done);
+        let Some(window) = &mut transfer.window else {
+            return Ok(at);
+        };
+        if transfer.done >= window.start + window.len {
+            let bytes = window.memory.len().min(transfer.bytes - transfer.done);
+            let to = window.memory.as_mut_ptr().cast();
+            // SAFETY: the caller's promise for a part of the buffer; the window has room for it.
+            unsafe { self.bring(true, to, at, bytes)? };
+            (window.start, window.len) = (transfer.done, bytes);
+        }
+        let offset = transfer.done - window.start;
+        Ok(window.memory[offset.min(window.memory.len())..]
+            .as_ptr()
+            .cast())
+    }
+
+    /// Takes what has arrived to the device, once the window is full or the message has ended.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::pull`].
+    unsafe fn incoming(&self, transfer: &mut Transfer) -> Result<()> {
+        let Some(window) = &mut transfer.window else {
+            return Ok(());
+        };
+        let here = transfer.done - window.start;
+        if here == window.memory.len() || transfer.done == transfer.bytes {
+            let to = transfer.buffer.wrapping_add(window.start);
+            // SAFETY: the caller's promise for a part of the buffer; so many bytes of the window were written.
+            unsafe { self.deliver(true, to, window.memory.as_ptr().cast(), here)? };
+            window.start = transfer.done;
+        }
+        Ok(())
     }
 
     /// Whether a peer has posted a message that this rank has not taken.
@@ -358,14 +425,21 @@ impl ShmEngine {
                 }
             }
             let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
-            let to = transfer.buffer.wrapping_add(transfer.done);
-            // SAFETY: done + len <= bytes; the sender has posted a piece of that many bytes, as it
-            // cuts a message of the same length in the same way, and leaves it until it is consumed.
-            let delivered = unsafe { self.deliver(transfer.on_device, to, piece.payload, len) };
-            if let Err(error) = delivered {
+            let to = match &mut transfer.window {
+                None => transfer.buffer.wrapping_add(transfer.done),
+                Some(window) => window.memory[transfer.done - window.start..]
+                    .as_mut_ptr()
+                    .cast(),
+            };
+            // SAFETY: done + len <= bytes, or within the window, of whole pieces; the sender has posted a piece
+            // of that many bytes, as it cuts a message of the same length in the same way, and leaves it until
+            // it is consumed.
+            unsafe { copy(to, piece.payload, len, false) };
+            transfer.done += len;
+            // SAFETY: handed down from the caller.
+            if let Err(error) = unsafe { self.incoming(transfer) } {
                 return Outcome::Failed(error);
             }
-            transfer.done += len;
             consumed += 1;
             channel.consumed.store(consumed, Release);
             if transfer.done == transfer.bytes {

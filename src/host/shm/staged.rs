@@ -38,7 +38,7 @@ const LARGEST: usize = 4 << 20;
 /// Smallest into which data is cut for steps to overlap.
 const SMALLEST: usize = 256 << 10;
 /// Of what one rank reads or writes, at least so many steps are made if they stay that large.
-const STEPS: usize = 8;
+const STEPS: usize = 16;
 /// With fewer bytes for a rank in a step, fewer and larger slots are better.
 const WORTH: usize = 8 << 10;
 /// More threads than this take more of the memory's bandwidth from the devices' copies than they give.

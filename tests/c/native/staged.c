@@ -362,6 +362,27 @@ static void in_steps_body(int rank, int n, const flagosUniqueId *id)
     OK(flagosStreamDestroy(w.stream));
 }
 
+/* Both ranks on device 0. */
+static void one_device_body(int rank, int n, const flagosUniqueId *id)
+{
+    struct work w = {.rank = rank, .n = n, .count = MOST};
+    OK(flagosSetDevice(0));
+    OK(flagosCommInitRank(&w.comm, n, id, rank));
+    OK(flagosStreamCreate(&w.stream));
+    w.in = device_memory((size_t)n * MOST * sizeof(int));
+    w.out = device_memory((size_t)n * MOST * sizeof(int));
+    w.host = malloc((size_t)n * MOST * sizeof(int));
+    all_of_a_size(&w);
+    OK(flagosCommDestroy(w.comm));
+    free(w.host);
+}
+
+static void one_device(void)
+{
+    ranks(N, one_device_body);
+    printf("queued: %ld\n", count_of("cuStreamWriteValue32_v2") - N);
+}
+
 static void in_steps(void) { ranks(3, in_steps_body); }
 
 /* ---- ranks of different vendors, and one that has none: processes ---- */
@@ -425,6 +446,45 @@ static void returns_at_once_body(int rank, int n, const flagosUniqueId *id)
 }
 
 static void returns_at_once(void) { ranks(N, returns_at_once_body); }
+
+/* Operations on many streams, all called before any is waited for; each stands between copies of its own stream, which a
+ * device may have in one queue with ours. Other calls of the program wait meanwhile. */
+static void many_streams_body(int rank, int n, const flagosUniqueId *id)
+{
+    enum { streams = 6, elements = 20011 };
+    flagosComm_t comm = join(rank, n, id);
+    flagosStream_t stream[streams];
+    int *data[streams], *host, *back;
+    CHECK(!RUNTIME(cudaMallocHost)((void **)&host, elements * sizeof(int)));
+    CHECK(!RUNTIME(cudaMallocHost)((void **)&back, streams * elements * sizeof(int)));
+    for (int i = 0; i < elements; i++)
+        host[i] = number(rank, (size_t)i);
+    for (int s = 0; s < streams; s++) {
+        OK(flagosStreamCreate(&stream[s]));
+        data[s] = device_memory(elements * sizeof(int));
+    }
+    OK(flagosAllReduce(data[0], data[0], elements, flagosInt32, flagosMax, comm, stream[0]));
+    OK(flagosStreamSynchronize(stream[0]));
+    together();
+    for (int round = 0; round < 3; round++) {
+        memset(back, 0, streams * elements * sizeof(int));
+        for (int s = 0; s < streams; s++) {
+            size_t count = s % 2 ? 1000 : elements;
+            OK(flagosMemcpyAsync(data[s], host, elements * sizeof(int), flagosMemcpyHostToDevice, stream[s]));
+            OK(flagosAllReduce(data[s], data[s], count, flagosInt32, flagosSum, comm, stream[s]));
+            OK(flagosMemcpyAsync(back + s * elements, data[s], elements * sizeof(int), flagosMemcpyDeviceToHost, stream[s]));
+        }
+        for (int s = 0; s < streams; s++) {
+            OK(flagosStreamSynchronize(stream[s]));
+            size_t count = s % 2 ? 1000 : elements;
+            for (size_t i = 0; i < elements; i++)
+                EQUAL(back[(size_t)s * elements + i], i < count ? sum(n, i) : number(rank, i));
+        }
+    }
+    OK(flagosCommDestroy(comm));
+}
+
+static void many_streams(void) { ranks(3, many_streams_body); }
 
 /* A stream that is captured: the call is refused, and the capture goes on. */
 static void captured_body(int rank, int n, const flagosUniqueId *id)
@@ -609,7 +669,7 @@ int main(int argc, char **argv)
     static const struct scenario list[] = {
         {"every_collective", every_collective}, {"queued_work", queued_work}, {"other_device", other_device},
         {"in_steps", in_steps}, {"mixed", mixed}, {"returns_at_once", returns_at_once}, {"captured", captured},
-        {"nothing_left", nothing_left}, {"peer_dies", peer_dies}, {"aborted", aborted}, {"queue_fails", queue_fails},
+        {"nothing_left", nothing_left}, {"peer_dies", peer_dies}, {"aborted", aborted}, {"queue_fails", queue_fails}, {"many_streams", many_streams}, {"one_device", one_device},
         {0, 0},
     };
     return scenarios(argc, argv, list);

@@ -39,7 +39,7 @@ pub(super) fn disguised(op: &HostOp) -> HostOp {
 /// Copies that were begun: their way, their slot, what they are, and how often they were asked for.
 type Begun = (Way, usize, Vec<CopySpan>, usize);
 
-/// Copies that were begun are made as late as they may be: when they are asked for the second time.
+/// Copies that were begun are made as late as they may be: when they are asked for.
 #[derive(Default)]
 struct LateMover {
     begun: Mutex<Vec<Begun>>,
@@ -133,7 +133,12 @@ impl Mover for LateMover {
             return Ok(true);
         };
         begun[at].3 += 1;
-        if begun[at].3 < 2 {
+        // Copies in take longer: what comes from others may be here before what is to be sent.
+        let polls = match way {
+            Way::In => 4,
+            Way::Out => 1,
+        };
+        if begun[at].3 < polls {
             return Ok(false);
         }
         for span in begun.remove(at).2 {

@@ -161,6 +161,21 @@ fn copies_that_cannot_be_queued_are_an_error() {
     }
 }
 
+/// Operations on many streams that a device may have in one queue: none stands behind what waits for it.
+#[test]
+fn many_streams_may_share_the_queues_of_a_device() {
+    let outcome = staged("many_streams").env("FAKE_COPY_QUEUES", "1").ok();
+    assert!(calls(&outcome, "cuStreamWriteValue32_v2").0 > 3 * 3 * 6);
+    staged("in_steps").env("FAKE_COPY_QUEUES", "1").ok();
+}
+
+/// Ranks that are threads of one process on one device: their calls wait, since their copies could be in one queue.
+#[test]
+fn ranks_on_one_device_of_a_process_wait() {
+    let outcome = staged("one_device").env("FAKE_COPY_QUEUES", "1").ok();
+    assert_eq!(outcome.said("queued"), "0");
+}
+
 /// A captured stream is refused, and its capture goes on.
 #[test]
 fn a_captured_stream_is_refused() {
