@@ -942,6 +942,48 @@ mod tests {
     }
 
     #[test]
+    fn staging() {
+        let of = |vars: &[(&str, &str)]| {
+            let (config, warnings) = read(vars, false);
+            let staging = (
+                config.staging_memory,
+                config.staging_threads,
+                config.streams_wait,
+            );
+            (staging, warnings.len())
+        };
+        assert_eq!(of(&[]), ((64 << 20, None, true), 0));
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("3k", 3 << 10),
+            (" 8M ", 8 << 20),
+            ("1G", 1 << 30),
+        ] {
+            let vars = [("FLAGOSCOMM_STAGING_MEMORY", text)];
+            assert_eq!(of(&vars), ((bytes, None, true), 0), "{text}");
+        }
+        for text in [
+            "M",
+            "-1",
+            "1.5M",
+            "2T",
+            "64 M",
+            "99999999999999999999",
+            "99999999999G",
+        ] {
+            let vars = [("FLAGOSCOMM_STAGING_MEMORY", text)];
+            assert_eq!(of(&vars), ((64 << 20, None, true), 1), "{text}");
+        }
+        let vars = [
+            ("FLAGOSCOMM_STAGING_THREADS", "3"),
+            ("FLAGOSCOMM_STAGING_WAIT", "call"),
+        ];
+        assert_eq!(of(&vars), ((64 << 20, Some(3), false), 0));
+        assert_eq!(of(&[("FLAGOSCOMM_STAGING_THREADS", "0")]).1, 1);
+    }
+
+    #[test]
     fn paths_are_ignored_in_secure_processes() {
         let vars = [
             ("FLAGOSCOMM_LOG_FILE", "/some/file"),
