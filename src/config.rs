@@ -18,6 +18,10 @@ pub(crate) enum Kind {
     Bool,
     /// Seconds, fractions allowed; 0 means no deadline.
     Seconds,
+    /// A number of bytes; K, M or G behind it are 1024 to the first, second and third power.
+    Bytes,
+    /// A whole number from 1 on.
+    Count,
     /// One of these words.
     Word(&'static [&'static str]),
     /// Some of these words, separated by commas, each at most once.
@@ -33,6 +37,7 @@ pub(crate) enum Kind {
 enum Value {
     Bool(bool),
     Seconds(Option<Duration>),
+    Number(usize),
     Word(&'static str),
     Words(Vec<&'static str>),
     Text(String),
@@ -116,6 +121,25 @@ const LIVENESS: Var = Var {
               this rank waits for it, is reported, and the vendor's communicator \
               is aborted, which frees what waits on the device. The same on all ranks.",
 };
+const STAGING_MEMORY: Var = Var {
+    name: "FLAGOSCOMM_STAGING_MEMORY",
+    kind: Kind::Bytes,
+    default: "64M",
+    meaning: "The most shared memory that one communicator of the host tier uses, on all ranks together, to \
+              stage buffers in devices' memory; 0 for none of its own, which is slower. Rank 0's value holds for all.",
+};
+const STAGING_THREADS: Var = Var {
+    name: "FLAGOSCOMM_STAGING_THREADS",
+    kind: Kind::Count,
+    default: "a rank's share of the processors less one, up to 4",
+    meaning: "How many threads of a rank reduce what is staged; 1: the one that moves the data does it, too.",
+};
+const STAGING_WAIT: Var = Var {
+    name: "FLAGOSCOMM_STAGING_WAIT",
+    kind: Kind::Word(&["stream", "call"]),
+    default: "stream where the driver can do it",
+    meaning: "Who waits for a staged operation: the stream, so that the call returns at once, or the call.",
+};
 const SOCKET_IFNAME: Var = Var {
     name: "FLAGOSCOMM_SOCKET_IFNAME",
     kind: Kind::Text,
@@ -182,6 +206,9 @@ pub(crate) static VARS: &[&Var] = &[
     &DEVICE,
     &CHECK,
     &LIVENESS,
+    &STAGING_MEMORY,
+    &STAGING_THREADS,
+    &STAGING_WAIT,
     &SOCKET_IFNAME,
     &SOCKET_FAMILY,
     &HOSTID,
@@ -474,6 +501,12 @@ pub(crate) struct Config {
     pub(crate) check: bool,
     /// FLAGOSCOMM_LIVENESS; `None`: no thread watches.
     pub(crate) liveness: Option<Duration>,
+    /// FLAGOSCOMM_STAGING_MEMORY.
+    pub(crate) staging_memory: usize,
+    /// FLAGOSCOMM_STAGING_THREADS; `None`: as many as cores allow.
+    pub(crate) staging_threads: Option<usize>,
+    /// FLAGOSCOMM_STAGING_WAIT: streams may wait for staged operations.
+    pub(crate) streams_wait: bool,
     /// FLAGOSCOMM_SOCKET_IFNAME.
     pub(crate) socket_ifname: Option<String>,
     /// FLAGOSCOMM_SOCKET_FAMILY.
@@ -646,6 +679,13 @@ impl Reader<'_> {
         }
     }
 
+    fn number(&mut self, var: &'static Var) -> Option<usize> {
+        match self.read(var) {
+            Some(Value::Number(value)) => Some(value),
+            _ => None,
+        }
+    }
+
     fn word(&mut self, var: &'static Var) -> Option<&'static str> {
         match self.read(var) {
             Some(Value::Word(value)) => Some(value),
@@ -703,6 +743,13 @@ fn parse(kind: Kind, value: &OsString) -> std::result::Result<Value, String> {
             },
             None => Err("expected seconds, 0 for no deadline".to_string()),
         },
+        Kind::Bytes => parse_bytes(&folded)
+            .map(Value::Number)
+            .ok_or_else(|| "expected bytes, as 64M".to_string()),
+        Kind::Count => match text.parse() {
+            Ok(number @ 1..) => Ok(Value::Number(number)),
+            _ => Err("expected a whole number from 1 on".to_string()),
+        },
         Kind::Word(words) => words
             .iter()
             .find(|w| **w == folded)
@@ -723,6 +770,17 @@ fn parse(kind: Kind, value: &OsString) -> std::result::Result<Value, String> {
             Ok(Value::Words(chosen))
         }
     }
+}
+
+fn parse_bytes(folded: &str) -> Option<usize> {
+    let shift = match folded.as_bytes().last()? {
+        b'k' => 10,
+        b'm' => 20,
+        b'g' => 30,
+        _ => 0,
+    };
+    let digits = &folded[..folded.len() - usize::from(shift > 0)];
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
 fn parse_bool(folded: &str) -> Option<bool> {
@@ -774,6 +832,9 @@ impl Config {
                 .seconds(&LIVENESS)
                 .flatten()
                 .map(|limit| limit.max(Duration::from_millis(200))),
+            staging_memory: reader.number(&STAGING_MEMORY).unwrap_or(64 << 20),
+            staging_threads: reader.number(&STAGING_THREADS),
+            streams_wait: reader.word(&STAGING_WAIT) != Some("call"),
             socket_ifname: reader.text(&SOCKET_IFNAME),
             socket_family: match reader.word(&SOCKET_FAMILY) {
                 Some("ipv4") => Some(SocketFamily::Ipv4),
@@ -923,6 +984,48 @@ mod tests {
     }
 
     #[test]
+    fn staging() {
+        let of = |vars: &[(&str, &str)]| {
+            let (config, warnings) = read(vars, false);
+            let staging = (
+                config.staging_memory,
+                config.staging_threads,
+                config.streams_wait,
+            );
+            (staging, warnings.len())
+        };
+        assert_eq!(of(&[]), ((64 << 20, None, true), 0));
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("3k", 3 << 10),
+            (" 8M ", 8 << 20),
+            ("1G", 1 << 30),
+        ] {
+            let vars = [("FLAGOSCOMM_STAGING_MEMORY", text)];
+            assert_eq!(of(&vars), ((bytes, None, true), 0), "{text}");
+        }
+        for text in [
+            "M",
+            "-1",
+            "1.5M",
+            "2T",
+            "64 M",
+            "99999999999999999999",
+            "99999999999G",
+        ] {
+            let vars = [("FLAGOSCOMM_STAGING_MEMORY", text)];
+            assert_eq!(of(&vars), ((64 << 20, None, true), 1), "{text}");
+        }
+        let vars = [
+            ("FLAGOSCOMM_STAGING_THREADS", "3"),
+            ("FLAGOSCOMM_STAGING_WAIT", "call"),
+        ];
+        assert_eq!(of(&vars), ((64 << 20, Some(3), false), 0));
+        assert_eq!(of(&[("FLAGOSCOMM_STAGING_THREADS", "0")]).1, 1);
+    }
+
+    #[test]
     fn paths_are_ignored_in_secure_processes() {
         let vars = [
             ("FLAGOSCOMM_LOG_FILE", "/some/file"),
@@ -969,6 +1072,8 @@ mod tests {
                 let values = match var.kind {
                     Kind::Bool => "1, true, on, yes, 0, false, off, no".to_string(),
                     Kind::Seconds => "seconds, fractions allowed, 0 for none".to_string(),
+                    Kind::Bytes => "bytes, with K, M or G for their powers of 1024".to_string(),
+                    Kind::Count => "1 or more".to_string(),
                     Kind::Word(words) => words.join(", "),
                     Kind::Words(words) => format!("some of {}, with commas", words.join(", ")),
                     Kind::Text => "text".to_string(),

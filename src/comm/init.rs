@@ -592,6 +592,15 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
         }
         Backend::Host(engine) => {
             let own = &parts.infos[comm.rank() as usize];
+            let beside = parts.infos.iter().enumerate().any(|(rank, info)| {
+                rank != comm.rank() as usize
+                    && info.pid == own.pid
+                    && info.pid_namespace == own.pid_namespace
+                    && info.device == own.device
+            });
+            if beside {
+                engine.shares_device();
+            }
             let processes = parts
                 .infos
                 .iter()

@@ -94,6 +94,7 @@ impl Heap {
                 Err(_) => len = (len / 2).next_multiple_of(HUGE),
             }
         };
+        range.advise(0, range.len(), libc::MADV_HUGEPAGE);
         let secret = process::random().map(u64::from_ne_bytes);
         let secret = secret.map_err(|e| Error::system("the kernel gave no random bytes", e))?;
         let page = memory::allocate(fd.as_fd(), 0, PAGE);

@@ -1,5 +1,6 @@
 //! The host tier: collectives on host memory, without any vendor library.
 
+pub(crate) mod crew;
 pub(crate) mod heap;
 pub(crate) mod kernels;
 pub(crate) mod liveness;

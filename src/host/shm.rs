@@ -11,6 +11,7 @@
 //! * `protocol`: the rules by which ranks hand memory to each other,
 //! * `collectives`, `p2p`: what moves through the segment,
 //! * `direct`: what is read and written where the callers have it,
+//! * `staged`: the protocol of collectives with buffers in devices' memory,
 //! * `wait`: waiting, failures and aborts.
 //!
 //! After [`Code::InvalidUsage`](crate::Code::InvalidUsage) because ranks disagreed, the engine goes
@@ -23,6 +24,7 @@ mod direct;
 mod layout;
 mod p2p;
 mod protocol;
+mod staged;
 mod wait;
 
 #[cfg(test)]
@@ -35,6 +37,8 @@ use crate::sys::memory::Segment;
 use crate::types::OpKind;
 use direct::{Direct, Tuning};
 use layout::{MAX_LOCAL_RANKS, Map};
+use staged::{Helpers, Pool};
+pub(crate) use staged::{Plan, pool_bytes};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -53,6 +57,21 @@ pub(crate) struct ShmEngine {
     sequence: AtomicU64,
     /// Piece steps of all collectives so far, the same on all ranks.
     step: AtomicU64,
+    /// Steps of all staged collectives so far, the same on all ranks.
+    staged: AtomicU64,
+    /// Those that there will be when all that was planned has been run.
+    planned: AtomicU64,
+    /// Operations that are queued.
+    pending: AtomicU64,
+    /// See [`ShmEngine::shares_device`].
+    shares_device: AtomicBool,
+    /// A staged collective has shown that all ranks have their part of the pool, which stays so.
+    pool_agreed: AtomicBool,
+    /// Memory for staging, where any rank may need it.
+    pool: Option<Pool>,
+    helpers: Mutex<Helpers>,
+    /// See [`ShmEngine::with_threads`].
+    threads: Option<usize>,
     /// Messages that this rank has sent, by receiver.
     messages: Box<[AtomicU64]>,
     /// The last message that this rank has refused, by sender.
@@ -108,6 +127,14 @@ impl ShmEngine {
             quota: cpu::quota(&cpus),
             sequence: AtomicU64::new(0),
             step: AtomicU64::new(0),
+            staged: AtomicU64::new(0),
+            planned: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
+            shares_device: AtomicBool::new(false),
+            pool_agreed: AtomicBool::new(false),
+            pool: None,
+            helpers: Mutex::default(),
+            threads: None,
             messages: zeros(),
             dropped: zeros(),
             declined: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
@@ -120,6 +147,13 @@ impl ShmEngine {
         Ok(engine)
     }
 
+    /// Reduces what is staged with so many threads, rather than with as many as cores allow. One is the
+    /// thread that runs the operation.
+    pub(crate) fn with_threads(mut self, threads: usize) -> ShmEngine {
+        self.threads = Some(threads);
+        self
+    }
+
     /// Decides whether waits spin, once all ranks have attached and so have said where they may run:
     /// they may be bound to a core each, or all to the same one. The first collective does it, too.
     pub(crate) fn choose_wait(&self) {
@@ -128,12 +162,19 @@ impl ShmEngine {
         self.spins.store(enough, Relaxed);
     }
 
+    /// Refuses what this rank alone can see to be wrong, before the operation is run.
+    pub(crate) fn accepts(&self, op: &HostOp) -> Result<()> {
+        self.check_failure()?;
+        self.validate(op)
+    }
+
     /// Runs one operation to its end. One call at a time; [`ShmEngine::abort`] and
     /// [`ShmEngine::poison`] may come from any thread meanwhile.
     ///
     /// # Safety
     /// The buffers are readable and writable as far as the operation's kind, count and data type
-    /// say, are not touched by others meanwhile, and overlap only where the kind allows in place.
+    /// say, by the mover where they are on a device, are not touched by others meanwhile, and overlap
+    /// only where the kind allows in place.
     /// No other `run` or `run_group` of this engine is going on.
     pub(crate) unsafe fn run(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         self.check_failure()?;

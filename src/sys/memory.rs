@@ -99,7 +99,6 @@ impl Segment {
         let segment = Segment::map(fd.as_fd(), len)?;
         // A dump of a page that is not there would make it.
         segment.advise(0, len, libc::MADV_DONTDUMP);
-        segment.advise(0, len, libc::MADV_HUGEPAGE);
         Ok((segment, fd))
     }
 

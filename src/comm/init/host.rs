@@ -6,14 +6,16 @@ use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::Secret;
 use crate::comm::agree::{self, RankInfo};
 use crate::comm::{Backend, Comm};
+use crate::config;
 use crate::control::channel::Channel;
 use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer, remote_code};
 use crate::error::{Code, Error, Result};
-use crate::host::shm::ShmEngine;
+use crate::host::shm::{ShmEngine, pool_bytes};
+use crate::load;
 use crate::sys::memory::Segment;
 use crate::sys::{process, unix};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,14 +55,25 @@ pub(super) fn host(
             let name = [&b"flagos-comm-"[..], &token].concat();
             let (segment, fd) = Segment::create(bytes)?;
             let listener = unix::listen(&name)?;
-            attached = Some(ShmEngine::attach(Arc::new(segment), 0, comm.nranks())?);
-            made = Some((fd, listener));
+            let pool = staging_pool(comm, infos);
+            let pool_fd = match &pool {
+                Some((_, fd)) => Some(
+                    fd.try_clone()
+                        .map_err(|e| Error::system("a second descriptor of shared memory", e))?,
+                ),
+                None => None,
+            };
+            attached = Some(attach(comm, segment, pool)?);
+            made = Some((fd, pool_fd, listener));
             Ok(name)
         })();
     }
     let mut writer = Writer::default();
     match &offer {
-        Ok(name) => writer.u32(0).bytes(name),
+        Ok(name) => writer
+            .u32(0)
+            .bytes(name)
+            .u64(attached.as_ref().map_or(0, ShmEngine::pool_len) as u64),
         Err(error) => writer
             .u32(error.code() as u32)
             .bytes(error.text().as_bytes()),
@@ -69,6 +82,7 @@ pub(super) fn host(
     let mut reader = Reader(offers.of(0));
     let offer_code = reader.u32().unwrap_or(Code::InternalError as u32);
     let name = reader.bytes().unwrap_or_default().to_vec();
+    let pool_len = reader.u64().unwrap_or(0) as usize;
     if offer_code != 0 {
         *code = remote_code(offer_code);
         return Ok(Err(format!("rank 0: {}", String::from_utf8_lossy(&name))));
@@ -78,10 +92,13 @@ pub(super) fn host(
     let mut visitors = Visitors::default();
     let mut ready = || {
         let result: Result<()> = (|| match &made {
-            Some((fd, listener)) => {
+            Some((fd, pool_fd, listener)) => {
                 for stream in visitors.admit(listener, secret, Instant::now())? {
                     let until = Instant::now() + HAND_OVER_LIMIT;
                     unix::send_fd(stream.as_fd(), fd.as_fd(), until)?;
+                    if let Some(fd) = pool_fd {
+                        unix::send_fd(stream.as_fd(), fd.as_fd(), until)?;
+                    }
                     served += 1;
                 }
                 if served < comm.nranks() {
@@ -90,12 +107,8 @@ pub(super) fn host(
                 Ok(())
             }
             None => {
-                let segment = fetch(&name, secret, bytes, patience)?;
-                attached = Some(ShmEngine::attach(
-                    Arc::new(segment),
-                    comm.rank(),
-                    comm.nranks(),
-                )?);
+                let (segment, pool) = fetch(&name, secret, bytes, pool_len, patience)?;
+                attached = Some(attach(comm, segment, pool)?);
                 Ok(())
             }
         })();
@@ -125,6 +138,35 @@ pub(super) fn host(
     Ok(Ok(Backend::Host(Arc::new(engine))))
 }
 
+/// Shared memory and its descriptor.
+type Shared = (Segment, OwnedFd);
+
+/// The memory for staging, if any rank has a device whose buffers may have to be staged. Too little of it
+/// is no reason to fail: there is always a way without.
+fn staging_pool(comm: &Comm, infos: &[RankInfo]) -> Option<Shared> {
+    let none = infos.iter().all(|i| i.vendor.is_empty() && i.device < 0);
+    let bytes = pool_bytes(config::get().staging_memory, comm.nranks());
+    if none || bytes == 0 {
+        return None;
+    }
+    let made = Segment::create_sparse(bytes);
+    made.inspect_err(|error| log::warn!("no memory for staging of its own: {error}"))
+        .ok()
+}
+
+/// This rank's engine.
+fn attach(comm: &Comm, segment: Segment, pool: Option<Shared>) -> Result<ShmEngine> {
+    let mut engine = ShmEngine::attach(Arc::new(segment), comm.rank(), comm.nranks())?;
+    if let Some((pool, fd)) = pool {
+        let always = load::process_driver()?.is_none();
+        engine = engine.with_pool(Arc::new(pool), fd, always);
+    }
+    Ok(match config::get().staging_threads {
+        Some(threads) => engine.with_threads(threads),
+        None => engine,
+    })
+}
+
 /// How long rank 0 may need to be heard at all, and to pass a descriptor on.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 
@@ -145,7 +187,13 @@ fn in_steps<T>(patience: &Patience, mut wait: impl FnMut(Instant) -> Result<T>) 
     }
 }
 
-fn fetch(name: &[u8], secret: &Secret, bytes: usize, patience: &Patience) -> Result<Segment> {
+fn fetch(
+    name: &[u8],
+    secret: &Secret,
+    bytes: usize,
+    pool_len: usize,
+    patience: &Patience,
+) -> Result<(Segment, Option<Shared>)> {
     let hint = "shared memory can't be had from rank 0: the ranks may be in different network \
                 namespaces (containers)";
     let give_up = Instant::now() + HAND_OVER_LIMIT;
@@ -158,5 +206,11 @@ fn fetch(name: &[u8], secret: &Secret, bytes: usize, patience: &Patience) -> Res
     let stream = stream.map_err(|e| e.context(hint))?;
     unix::write_all(&stream, secret, Instant::now() + HAND_OVER_LIMIT)?;
     let fd = in_steps(patience, |until| unix::recv_fd(stream.as_fd(), until))?;
-    Segment::open(fd.as_fd(), bytes)
+    let segment = Segment::open(fd.as_fd(), bytes)?;
+    if pool_len == 0 {
+        return Ok((segment, None));
+    }
+    let fd = in_steps(patience, |until| unix::recv_fd(stream.as_fd(), until))?;
+    let pool = Segment::open(fd.as_fd(), pool_len)?;
+    Ok((segment, Some((pool, fd))))
 }

@@ -11,14 +11,42 @@ use crate::types::{DataType, OpKind, RedOp, Reduction};
 /// Everything about a collective that must be the same on all ranks, in one word, so that it travels
 /// in the header's cache line.
 ///
-/// From the top: 4 bits kind, 4 bits data type, 3 bits reduction, 10 bits root, 43 bits count. Every
-/// field is kept in full: two calls have the same fingerprint only if they agree.
+/// From the top: 4 bits kind, 4 bits data type, 3 bits reduction, 10 bits root, 2 bits of [`Staging`],
+/// 41 bits count. Every field is kept in full: two calls have the same fingerprint only if they agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Fingerprint(pub u64);
 
-const COUNT_BITS: u32 = 43;
+const COUNT_BITS: u32 = 41;
+const STAGING_BITS: u32 = 2;
 const ROOT_BITS: u32 = 10;
 const MAX_COUNT: u64 = (1 << COUNT_BITS) - 1;
+
+/// What a rank says of its own memory beside a fingerprint. It is not compared: what one rank says
+/// holds for all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Staging(u64);
+
+impl Staging {
+    /// Memory of the host, and nothing to say.
+    pub(super) const NONE: Staging = Staging(0);
+    /// The rank's buffers are in a device's memory.
+    pub(super) const ON_DEVICE: Staging = Staging(1 << COUNT_BITS);
+    /// The rank has no part in the pool for staging.
+    pub(super) const NO_POOL: Staging = Staging(1 << (COUNT_BITS + 1));
+    const ALL: u64 = Staging::ON_DEVICE.0 | Staging::NO_POOL.0;
+
+    /// What either says.
+    #[inline]
+    pub(super) fn or(self, other: Staging) -> Staging {
+        Staging(self.0 | other.0)
+    }
+
+    /// Whether it says this, too.
+    #[inline]
+    pub(super) fn says(self, what: Staging) -> bool {
+        self.0 & what.0 != 0
+    }
+}
 
 /// The number of a reduction inside a fingerprint.
 const PRE_MUL_SUM: u64 = 5;
@@ -47,17 +75,33 @@ impl Fingerprint {
             _ => (op.dtype as u64, op.count as u64),
         };
         let top = (((op.kind as u64) << 4 | dtype) << 3 | reduction) << ROOT_BITS | root;
-        Fingerprint(top << COUNT_BITS | count)
+        Fingerprint(top << (STAGING_BITS + COUNT_BITS) | count)
+    }
+
+    /// What goes into the header.
+    #[inline]
+    pub(super) fn with(self, staging: Staging) -> u64 {
+        self.0 | staging.0
+    }
+
+    /// What a header holds.
+    #[inline]
+    pub(super) fn split(word: u64) -> (Fingerprint, Staging) {
+        (
+            Fingerprint(word & !Staging::ALL),
+            Staging(word & Staging::ALL),
+        )
     }
 
     /// The call as it is compared in words.
     fn shape(self) -> Shape {
         let field = |shift: u32, bits: u32| (self.0 >> shift) & ((1 << bits) - 1);
         let count = field(0, COUNT_BITS);
-        let root = field(COUNT_BITS, ROOT_BITS);
-        let reduction = field(COUNT_BITS + ROOT_BITS, 3);
-        let dtype = field(COUNT_BITS + ROOT_BITS + 3, 4);
-        let kind = field(COUNT_BITS + ROOT_BITS + 7, 4);
+        let root_at = COUNT_BITS + STAGING_BITS;
+        let root = field(root_at, ROOT_BITS);
+        let reduction = field(root_at + ROOT_BITS, 3);
+        let dtype = field(root_at + ROOT_BITS + 3, 4);
+        let kind = field(root_at + ROOT_BITS + 7, 4);
         let Some(kind) = OpKind::from_raw(kind as u8) else {
             return Shape::new(&format!("an unknown call ({:#x})", self.0));
         };
@@ -261,6 +305,7 @@ pub(super) fn mismatch(sequence: u64, calls: impl Iterator<Item = Fingerprint>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::op::OnDevice;
 
     fn op(kind: OpKind) -> HostOp {
         HostOp {
@@ -272,6 +317,7 @@ mod tests {
             reduction: Reduction::Builtin(RedOp::Max),
             root: 3,
             vector: None,
+            on_device: OnDevice::default(),
         }
     }
 
@@ -299,5 +345,18 @@ mod tests {
         largest.reduction = Reduction::PreMulSum([0; 8]);
         let expected = format!("Reduce(count {MAX_COUNT}, float8e5m2, premulsum, root 511)");
         assert_eq!(text(&largest), expected);
+    }
+
+    #[test]
+    fn what_ranks_say_of_their_memory_is_beside_the_fingerprint() {
+        let mut largest = op(OpKind::Reduce);
+        largest.count = MAX_COUNT as usize;
+        let print = Fingerprint::of(&largest);
+        for said in [Staging::NONE, Staging::ON_DEVICE, Staging::NO_POOL] {
+            assert_eq!(Fingerprint::split(print.with(said)), (print, said));
+        }
+        let both = Staging::ON_DEVICE.or(Staging::NO_POOL);
+        assert!(both.says(Staging::ON_DEVICE) && both.says(Staging::NO_POOL));
+        assert!(!Staging::ON_DEVICE.says(Staging::NO_POOL));
     }
 }

@@ -5,14 +5,14 @@
 //! they go on in piece steps. `protocol` has the rules.
 
 use super::ShmEngine;
-use super::check::{Fingerprint, mismatch, reduces};
+use super::check::{Fingerprint, Staging, mismatch, reduces};
 use super::direct::Visit;
 use super::layout::{Row, SLOT, Side};
 use super::protocol::{self, Counter, Peers};
 use super::wait::Flags;
 use crate::error::{Code, Error, Result};
 use crate::host::kernels::{Fold, Scale, Target, copy, fence, fold_for};
-use crate::host::op::{HostOp, VectorCounts, WaitPolicy};
+use crate::host::op::{HostOp, OnDevice, VectorCounts, WaitPolicy};
 use crate::ops::lock;
 use crate::types::{DataType, OpKind, Reduction};
 use std::mem::MaybeUninit;
@@ -120,24 +120,38 @@ impl ShmEngine {
             if op.kind == OpKind::AllToAllv {
                 return self.all_to_all_v(op, wait);
             }
-            let bytes = op.count * op.dtype.size();
-            let frame = match op.kind {
-                OpKind::ReduceScatter | OpKind::Scatter | OpKind::AllToAll => bytes * self.ranks,
-                OpKind::Barrier => 0,
-                _ => bytes,
-            };
-            let gathers = matches!(op.kind, OpKind::AllReduce | OpKind::Reduce);
-            let limit = if gathers {
-                SLOT.min(GATHERED / self.ranks)
-            } else {
-                SLOT
-            };
-            if frame <= limit.min(self.tuning.one_exchange) {
-                self.in_one_exchange(op, bytes, frame, wait)
-            } else {
+            let (bytes, frame) = self.frame(op);
+            if self.goes_in_steps(op) {
                 self.large(op, bytes, frame, wait)
+            } else {
+                self.in_one_exchange(op, bytes, frame, wait)
             }
         }
+    }
+
+    /// What the count means in bytes, and how many bytes of it a rank shows the others at once.
+    #[inline]
+    fn frame(&self, op: &HostOp) -> (usize, usize) {
+        let bytes = op.count * op.dtype.size();
+        let frame = match op.kind {
+            OpKind::ReduceScatter | OpKind::Scatter | OpKind::AllToAll => bytes * self.ranks,
+            OpKind::Barrier => 0,
+            _ => bytes,
+        };
+        (bytes, frame)
+    }
+
+    /// Whether a validated collective is too large for one exchange. Of an AlltoAllv only all ranks
+    /// together know: it may be.
+    #[inline]
+    pub(crate) fn goes_in_steps(&self, op: &HostOp) -> bool {
+        let limit = match op.kind {
+            OpKind::AllToAllv => return true,
+            OpKind::AllReduce | OpKind::Reduce => SLOT.min(GATHERED / self.ranks),
+            OpKind::Send | OpKind::Recv => return false,
+            _ => SLOT,
+        };
+        self.frame(op).1 > limit.min(self.tuning.one_exchange)
     }
 
     /// Starts the next collective: its number, and the parity of its header and slot.
@@ -150,22 +164,32 @@ impl ShmEngine {
 
     /// Publishes this rank's header and waits for all others'. On a mismatch all ranks return the
     /// same error, having read the same headers; nothing else has happened, so the next collective
-    /// starts from a clean state.
+    /// starts from a clean state. Returns what any rank says of its memory.
     #[inline]
-    fn exchange(&self, sequence: u64, print: Fingerprint, wait: &dyn WaitPolicy) -> Result<()> {
+    fn exchange(
+        &self,
+        sequence: u64,
+        print: Fingerprint,
+        says: Staging,
+        wait: &dyn WaitPolicy,
+    ) -> Result<Staging> {
         let parity = (sequence & 1) as usize;
         self.map
             .header_fingerprint(self.rank, parity)
-            .store(print.0, Relaxed);
+            .store(print.with(says), Relaxed);
         let mut different = 0;
+        let mut all_say = says;
         protocol::exchange(&self.flags(wait), sequence, |rank| {
-            different |= self.map.header_fingerprint(rank, parity).load(Relaxed) ^ print.0;
+            let header = self.map.header_fingerprint(rank, parity).load(Relaxed);
+            let (theirs, says) = Fingerprint::split(header);
+            different |= theirs.0 ^ print.0;
+            all_say = all_say.or(says);
         })?;
         if sequence == 1 {
             self.choose_wait();
         }
         if different == 0 {
-            Ok(())
+            Ok(all_say)
         } else {
             Err(self.disagreement(sequence))
         }
@@ -174,7 +198,8 @@ impl ShmEngine {
     #[cold]
     fn disagreement(&self, sequence: u64) -> Error {
         let parity = (sequence & 1) as usize;
-        let print = |rank| Fingerprint(self.map.header_fingerprint(rank, parity).load(Relaxed));
+        let header = |rank| self.map.header_fingerprint(rank, parity).load(Relaxed);
+        let print = |rank| Fingerprint::split(header(rank)).0;
         mismatch(sequence, (0..self.ranks).map(print))
     }
 
@@ -197,15 +222,18 @@ impl ShmEngine {
             .ok_or_else(|| Error::internal("a reduction passed validation but has no kernel"))?;
         let scales = match op.reduction {
             Reduction::Builtin(_) => Vec::new(),
-            Reduction::PreMulSum(_) => (0..self.ranks)
-                .map(|rank| self.map.scale(rank, parity).load(Relaxed).to_ne_bytes())
-                .collect(),
+            Reduction::PreMulSum(_) => self.scales(parity).collect(),
         };
         Ok(Reducer {
             fold,
             size: op.dtype.size(),
             scales,
         })
+    }
+
+    /// All ranks' scalars, after the exchange.
+    pub(super) fn scales(&self, parity: usize) -> impl Iterator<Item = Scale> {
+        (0..self.ranks).map(move |rank| self.map.scale(rank, parity).load(Relaxed).to_ne_bytes())
     }
 
     /// # Safety
@@ -229,48 +257,60 @@ impl ShmEngine {
             // SAFETY: validation has shown that a contributing rank has a send buffer, of which the
             // caller promised `frame` bytes; the stage has room for them, and no peer reads it, as
             // all have entered the previous exchange.
-            unsafe { copy(stage(self.rank), op.send, frame, false) };
+            unsafe { self.bring(op.on_device.send, stage(self.rank), op.send, frame)? };
         }
         self.publish_scale(op, parity);
-        self.exchange(sequence, Fingerprint::of(op), wait)?;
+        self.exchange(sequence, Fingerprint::of(op), Staging::NONE, wait)?;
         if bytes == 0 {
             return Ok(());
         }
-        let (rank, recv) = (self.rank, op.recv);
+        let (rank, recv, on_device) = (self.rank, op.recv, op.on_device.recv);
         let reduce_from = |at: usize| -> Result<()> {
             let reducer = self.reducer(op, parity)?;
             let sources = Sources::new(self.ranks, |rank| offset(stage(rank), at));
-            let to = Target::one(recv, false);
+            let first = match on_device {
+                true => self.map.outbound(rank, 0),
+                false => recv,
+            };
+            let to = Target::one(first, false);
             // SAFETY: after the exchange every stage holds `frame` bytes, at + bytes of which are
             // inside, and stays as it is until the next exchange; the caller promised `bytes` bytes
-            // at `recv`.
-            unsafe { reducer.fold(to, &sources, bytes) };
+            // at `recv`; the outbound area has room for a stage's bytes, and all have left what was in
+            // it, as they have entered this exchange.
+            unsafe {
+                reducer.fold(to, &sources, bytes);
+                if on_device {
+                    self.deliver(true, recv, to.first, bytes)?;
+                }
+            }
             Ok(())
         };
         let take = |from: usize, from_at: usize, to_at: usize| {
             // SAFETY: as above; the caller promised that `recv` has room for every rank's block
             // where the kind has blocks.
             unsafe {
-                copy(
+                self.deliver(
+                    on_device,
                     offset(recv, to_at),
                     offset(stage(from), from_at),
                     bytes,
-                    false,
                 )
-            };
+            }
         };
         match op.kind {
             OpKind::AllReduce => reduce_from(0)?,
             OpKind::Reduce if rank == root => reduce_from(0)?,
             OpKind::ReduceScatter => reduce_from(rank * bytes)?,
-            OpKind::Broadcast => take(root, 0, 0),
-            OpKind::Scatter => take(root, rank * bytes, 0),
-            OpKind::AllGather => (0..self.ranks).for_each(|from| take(from, 0, from * bytes)),
+            OpKind::Broadcast => take(root, 0, 0)?,
+            OpKind::Scatter => take(root, rank * bytes, 0)?,
+            OpKind::AllGather => {
+                (0..self.ranks).try_for_each(|from| take(from, 0, from * bytes))?
+            }
             OpKind::Gather if rank == root => {
-                (0..self.ranks).for_each(|from| take(from, 0, from * bytes));
+                (0..self.ranks).try_for_each(|from| take(from, 0, from * bytes))?;
             }
             OpKind::AllToAll => {
-                (0..self.ranks).for_each(|from| take(from, rank * bytes, from * bytes));
+                (0..self.ranks).try_for_each(|from| take(from, rank * bytes, from * bytes))?;
             }
             _ => {}
         }
@@ -290,8 +330,15 @@ impl ShmEngine {
         let (sequence, parity) = self.begin();
         self.publish_scale(op, parity);
         let direct = &mut *lock(&self.direct);
-        self.announce(direct, op, bytes, parity);
-        self.exchange(sequence, Fingerprint::of(op), wait)?;
+        if !op.on_device.any() {
+            self.announce(direct, op, bytes, parity);
+        }
+        let says = self.staging(op);
+        let staging = self.exchange(sequence, Fingerprint::of(op), says, wait)?;
+        if staging.says(Staging::ON_DEVICE) {
+            // SAFETY: handed down from the caller.
+            return unsafe { self.in_stages(op, bytes, parity, staging, wait) };
+        }
         let way = self.choose(direct, op, frame, parity, wait)?;
         let clock = way.clock();
         // SAFETY: handed down from the caller; all ranks have chosen the same way.
@@ -613,11 +660,16 @@ impl ShmEngine {
             && recv_at < send_at.saturating_add(send_bytes);
         let copied = if overlap {
             // SAFETY: the caller promised the send buffer up to the end of its last block.
-            Some(unsafe { private_copy(op.send, vector, size, send_bytes)? })
+            Some(unsafe { self.private_copy(op, vector, send_bytes)? })
         } else {
             None
         };
         let send = copied.as_ref().map_or(op.send, |copy| copy.as_ptr().cast());
+        let send_on_device = op.on_device.send && copied.is_none();
+        let on_device = OnDevice {
+            send: send_on_device,
+            recv: op.on_device.recv,
+        };
 
         let (sequence, parity) = self.begin();
         for peer in 0..ranks {
@@ -647,14 +699,19 @@ impl ShmEngine {
                 let from = send.wrapping_add(vector.send_displs[peer].wrapping_mul(size));
                 // SAFETY: the caller promised this block of the send buffer; all blocks together fit
                 // into the slot, which no peer reads, as all have entered the previous exchange.
-                unsafe { copy(offset(self.map.slot(rank, parity), at), from, len, false) };
+                unsafe {
+                    let to = offset(self.map.slot(rank, parity), at);
+                    self.bring(send_on_device, to, from, len)?;
+                }
                 at += len;
             }
         }
         let direct = &mut *lock(&self.direct);
-        let extent = extent(&vector.send_counts, &vector.send_displs) * size;
-        self.announce_one(direct, Side::Send, parity, send, extent);
-        self.exchange(sequence, Fingerprint::of(op), wait)?;
+        if !on_device.any() {
+            self.announce_one(direct, Side::Send, parity, send, send_bytes);
+        }
+        let says = self.staging(op);
+        let staging = self.exchange(sequence, Fingerprint::of(op), says, wait)?;
         self.compare_rows(sequence, parity, op.dtype)?;
 
         let total = |from: usize| -> usize {
@@ -671,7 +728,10 @@ impl ShmEngine {
                 // SAFETY: every rank has put its blocks into its slot in this order before the
                 // exchange, and its row is what this rank expects, for which the caller promised
                 // room.
-                unsafe { copy(to, offset(slot, at), sent(from, rank), false) };
+                unsafe {
+                    let bytes = sent(from, rank);
+                    self.deliver(op.on_device.recv, to, offset(slot, at), bytes)?;
+                }
             }
             return Ok(());
         }
@@ -690,12 +750,34 @@ impl ShmEngine {
         let own = vector.send_counts[rank] * size;
         // SAFETY: the caller promised both blocks; the counts were found equal.
         unsafe {
-            move_own(
+            self.keep_own(
+                on_device.any(),
                 op.recv
                     .wrapping_add(vector.recv_displs[rank].wrapping_mul(size)),
                 send.wrapping_add(vector.send_displs[rank].wrapping_mul(size)),
                 own,
-            );
+            )?;
+        }
+        if staging.says(Staging::ON_DEVICE) {
+            let of = |counts: &[usize], displs: &[usize], peer: usize| {
+                (displs[peer].wrapping_mul(size), counts[peer] * size)
+            };
+            let op = HostOp {
+                send,
+                on_device,
+                ..op.clone()
+            };
+            // SAFETY: handed down from the caller; `send` is the caller's or the copy, which lives on.
+            return unsafe {
+                self.all_to_all_v_in_stages(
+                    &op,
+                    longest,
+                    &|peer| of(&vector.send_counts, &vector.send_displs, peer),
+                    &|peer| of(&vector.recv_counts, &vector.recv_displs, peer),
+                    staging,
+                    wait,
+                )
+            };
         }
         let way = self.choose(direct, op, largest, parity, wait)?;
         let clock = way.clock();
@@ -806,6 +888,10 @@ impl ShmEngine {
             _ => (op.send, op.recv, op.count),
         };
         if let (true, Reduction::PreMulSum(scale)) = (reduces(op.kind), op.reduction) {
+            if op.on_device.any() {
+                // SAFETY: handed down from the caller.
+                return unsafe { self.scale_alone(op, scale) };
+            }
             let fold = fold_for(op.dtype, op.reduction).ok_or_else(|| {
                 Error::internal("a reduction passed validation but has no kernel")
             })?;
@@ -814,9 +900,46 @@ impl ShmEngine {
             unsafe { fold(to, &[send], &[scale], count) };
         } else {
             // SAFETY: as above; every other operation on one rank is a copy.
-            unsafe { move_own(recv, send, count * size) };
+            unsafe { self.keep_own(op.on_device.any(), recv, send, count * size)? };
         }
         Ok(())
+    }
+
+    /// A copy of the blocks of a send buffer, at the same offsets.
+    ///
+    /// # Safety
+    /// The blocks are readable and end within `bytes`.
+    unsafe fn private_copy(
+        &self,
+        op: &HostOp,
+        vector: &VectorCounts,
+        bytes: usize,
+    ) -> Result<Vec<MaybeUninit<u8>>> {
+        let mut copied = Vec::new();
+        copied.try_reserve_exact(bytes).map_err(|_| {
+            Error::new(
+                Code::SystemError,
+                format!("AlltoAllv in place: no memory for {bytes} bytes"),
+            )
+        })?;
+        copied.resize(bytes, MaybeUninit::uninit());
+        let size = op.dtype.size();
+        for (&count, &displ) in vector.send_counts.iter().zip(&vector.send_displs) {
+            let at = displ * size;
+            if count > 0 {
+                // SAFETY: the caller promised the block and that it ends within `bytes`, the length of
+                // the copy.
+                unsafe {
+                    self.bring(
+                        op.on_device.send,
+                        copied.as_mut_ptr().add(at).cast(),
+                        op.send.add(at),
+                        count * size,
+                    )?;
+                }
+            }
+        }
+        Ok(copied)
     }
 }
 
@@ -824,40 +947,4 @@ impl ShmEngine {
 fn extent(counts: &[usize], displs: &[usize]) -> usize {
     let ends = counts.iter().zip(displs).filter(|(count, _)| **count > 0);
     ends.map(|(count, displ)| displ + count).max().unwrap_or(0)
-}
-
-/// A copy of the blocks of a send buffer, at the same offsets.
-///
-/// # Safety
-/// The blocks are readable and end within `bytes`.
-unsafe fn private_copy(
-    send: *const u8,
-    vector: &VectorCounts,
-    size: usize,
-    bytes: usize,
-) -> Result<Vec<MaybeUninit<u8>>> {
-    let mut copied = Vec::new();
-    copied.try_reserve_exact(bytes).map_err(|_| {
-        Error::new(
-            Code::SystemError,
-            format!("AlltoAllv in place: no memory for {bytes} bytes"),
-        )
-    })?;
-    copied.resize(bytes, MaybeUninit::uninit());
-    for (&count, &displ) in vector.send_counts.iter().zip(&vector.send_displs) {
-        let at = displ * size;
-        if count > 0 {
-            // SAFETY: the caller promised the block and that it ends within `bytes`, the length of
-            // the copy.
-            unsafe {
-                copy(
-                    copied.as_mut_ptr().add(at).cast(),
-                    send.add(at),
-                    count * size,
-                    false,
-                )
-            };
-        }
-    }
-    Ok(copied)
 }

@@ -69,6 +69,7 @@ struct Offsets {
     posted: usize,
     consumed: usize,
     left: usize,
+    staged: usize,
     facts: usize,
     channels: usize,
     rows: usize,
@@ -108,7 +109,8 @@ impl Offsets {
         let posted = scales + ranks * 2 * PAIR;
         let consumed = posted + ranks * PAIR;
         let left = consumed + ranks * PAIR;
-        let facts = left + ranks * PAIR;
+        let staged = left + ranks * PAIR;
+        let facts = staged + ranks * PAIR;
         let channels = facts + ranks * PAIR;
         let rows = channels + ranks * channels_per_rank * 2 * PAIR;
         let slots = round_up(rows + ranks * 2 * 3 * ranks * 8, PAGE);
@@ -127,6 +129,7 @@ impl Offsets {
             posted,
             consumed,
             left,
+            staged,
             facts,
             channels,
             rows,
@@ -177,6 +180,17 @@ pub(super) enum Row {
     Expected,
     /// Where what it sends lies in its send buffer.
     Displacement,
+}
+
+/// How far a rank is in the steps of staged collectives.
+#[derive(Clone, Copy)]
+pub(super) enum StageCounter {
+    /// Those whose data this rank has put into its area.
+    Staged,
+    /// Those of which this rank's part of the reduction is done.
+    Folded,
+    /// Those of which this rank needs nothing any more.
+    Left,
 }
 
 /// Which of a rank's buffers.
@@ -408,10 +422,21 @@ impl Map {
         self.word(start + rank * PAIR)
     }
 
+    /// A rank's progress in staged collectives.
+    #[inline]
+    pub(super) fn stage_counter(&self, counter: StageCounter, rank: usize) -> &AtomicU64 {
+        self.word(self.offsets.staged + rank * PAIR + counter as usize * 8)
+    }
+
     /// Where a rank puts pieces for others to take or reduce.
     #[inline]
     pub(super) fn inbound(&self, rank: usize, parity: usize) -> *mut u8 {
         self.at(self.offsets.inbound + (rank * 2 + parity) * self.offsets.inbound_bytes)
+    }
+
+    /// Both inbound areas of a rank, one behind the other, and their bytes.
+    pub(super) fn inbound_pair(&self, rank: usize) -> (*mut u8, usize) {
+        (self.inbound(rank, 0), 2 * self.offsets.inbound_bytes)
     }
 
     /// Where a rank puts reduced pieces for others to take.

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::host::kernels::copy;
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::types::{DataType, OpKind};
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// One send or receive with another rank that is under way.
@@ -27,6 +28,8 @@ pub(super) struct Transfer {
     sends: bool,
     peer: usize,
     buffer: *mut u8,
+    /// Set if the buffer is in a device's memory.
+    window: Option<Window>,
     count: usize,
     dtype: DataType,
     bytes: usize,
@@ -40,6 +43,18 @@ pub(super) struct Transfer {
     whole: u64,
 }
 
+/// Bytes that are copied from or to a device at once, and of all transfers of one call together.
+const WINDOW: usize = 256 << 10;
+const WINDOWS: usize = 8 << 20;
+
+/// A part of a message to or from a device, in host memory: whole pieces.
+struct Window {
+    memory: Vec<MaybeUninit<u8>>,
+    /// Where in the message it begins, and how much of it is here.
+    start: usize,
+    len: usize,
+}
+
 /// What came of one look at a transfer.
 enum Outcome {
     Idle,
@@ -49,13 +64,22 @@ enum Outcome {
 }
 
 impl Transfer {
-    fn new(engine: &ShmEngine, op: &HostOp) -> Transfer {
+    /// One of `together` transfers.
+    fn new(engine: &ShmEngine, op: &HostOp, together: usize) -> Transfer {
         let sends = op.kind == OpKind::Send;
+        let on_device = if sends {
+            op.on_device.send
+        } else {
+            op.on_device.recv
+        };
         let bytes = op.count * op.dtype.size();
+        let piece = engine.map.piece_bytes();
+        let pieces =
+            (WINDOW.min(WINDOWS / together) / piece).clamp(1, bytes.div_ceil(piece).max(1));
         // What fits into the channel may be complete before the receiver comes.
-        let fits = bytes <= engine.map.piece_bytes() * CHANNEL_DEPTH as usize;
+        let fits = bytes <= piece * CHANNEL_DEPTH as usize;
         Transfer {
-            whole: if sends && !fits {
+            whole: if sends && !fits && !on_device {
                 engine.offer(op.root as usize, op.send, bytes)
             } else {
                 0
@@ -63,6 +87,11 @@ impl Transfer {
             sends,
             peer: op.root as usize,
             buffer: if sends { op.send.cast_mut() } else { op.recv },
+            window: on_device.then(|| Window {
+                memory: vec![MaybeUninit::uninit(); pieces * piece],
+                start: 0,
+                len: 0,
+            }),
             count: op.count,
             dtype: op.dtype,
             bytes,
@@ -117,7 +146,7 @@ impl ShmEngine {
                 rank = self.rank
             )));
         }
-        let mut transfers = [Transfer::new(self, op)];
+        let mut transfers = [Transfer::new(self, op, 1)];
         // SAFETY: handed down from the caller.
         unsafe { self.transfer_all(&mut transfers, true, wait) }
     }
@@ -135,9 +164,10 @@ impl ShmEngine {
             ops.iter().partition(|op| op.root as usize == self.rank);
         // SAFETY: handed down from the caller.
         let own = unsafe { self.own_transfers(&own) };
+        let together = others.len();
         let mut transfers: Vec<Transfer> = others
             .into_iter()
-            .map(|op| Transfer::new(self, op))
+            .map(|op| Transfer::new(self, op, together))
             .collect();
         // SAFETY: handed down from the caller.
         let others = unsafe { self.transfer_all(&mut transfers, false, wait) };
@@ -176,8 +206,11 @@ impl ShmEngine {
                 );
                 result = result.and(Err(error));
             } else if send.count > 0 {
-                // SAFETY: the caller promised `count` elements at both; `copy` allows overlap.
-                unsafe { std::ptr::copy(send.send, recv.recv, send.count * send.dtype.size()) };
+                let on_device = send.on_device.send || recv.on_device.recv;
+                let bytes = send.count * send.dtype.size();
+                // SAFETY: the caller promised `count` elements at both.
+                let moved = unsafe { self.keep_own(on_device, recv.recv, send.send, bytes) };
+                result = result.and(moved);
             }
         }
         result
@@ -311,16 +344,14 @@ impl ShmEngine {
                 break;
             }
             let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
-            // SAFETY: done + len <= bytes; the slot has room for a piece, and the receiver has
-            // consumed what was in it.
-            unsafe {
-                copy(
-                    piece.payload,
-                    transfer.buffer.wrapping_add(transfer.done),
-                    len,
-                    false,
-                )
+            // SAFETY: handed down from the caller; done + len <= bytes.
+            let from = match unsafe { self.outgoing(transfer) } {
+                Ok(from) => from,
+                Err(error) => return Outcome::Failed(error),
             };
+            // SAFETY: at least `len` bytes are at `from`; the slot has room for a piece, and the receiver has
+            // consumed what was in it.
+            unsafe { copy(piece.payload, from, len, false) };
             transfer.done += len;
             posted += 1;
             channel.posted.store(posted, Release);
@@ -338,6 +369,76 @@ impl ShmEngine {
             _ if moved => Outcome::Progress,
             _ => Outcome::Idle,
         }
+    }
+
+    /// Where the next piece of a message is, in host memory.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::push`].
+    unsafe fn outgoing(&self, transfer: &mut Transfer) -> Result<*const u8> {
+        let at = transfer.buffer.wrapping_add(transfer.done);
+        let Some(window) = &mut transfer.window else {
+            return Ok(at);
+        };
+        if transfer.done >= window.start + window.len {
+            let bytes = window.memory.len().min(transfer.bytes - transfer.done);
+            let to = window.memory.as_mut_ptr().cast();
+            // SAFETY: the caller's promise for a part of the buffer; the window has room for it.
+            unsafe { self.bring(true, to, at, bytes)? };
+            (window.start, window.len) = (transfer.done, bytes);
+        }
+        let offset = transfer.done - window.start;
+        Ok(window.memory[offset.min(window.memory.len())..]
+            .as_ptr()
+            .cast())
+    }
+
+    /// Takes what has arrived to the device, once the window is full or the message has ended.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::pull`].
+    unsafe fn incoming(&self, transfer: &mut Transfer) -> Result<()> {
+        let Some(window) = &mut transfer.window else {
+            return Ok(());
+        };
+        let here = transfer.done - window.start;
+        if here == window.memory.len() || transfer.done == transfer.bytes {
+            let to = transfer.buffer.wrapping_add(window.start);
+            // SAFETY: the caller's promise for a part of the buffer; so many bytes of the window were written.
+            unsafe { self.deliver(true, to, window.memory.as_ptr().cast(), here)? };
+            window.start = transfer.done;
+        }
+        Ok(())
+    }
+
+    /// Reads a message where its sender has it. `false`: it can't be reached, and comes in pieces.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::read_whole`], for a message of the transfer's bytes.
+    unsafe fn take_whole(&self, transfer: &mut Transfer, whole: u64) -> Result<bool> {
+        let (peer, bytes) = (transfer.peer, transfer.bytes);
+        while transfer.done < bytes {
+            let done = transfer.done;
+            let (to, len) = match &mut transfer.window {
+                None => (transfer.buffer, bytes),
+                Some(window) => {
+                    let len = window.memory.len().min(bytes - done);
+                    (window.memory.as_mut_ptr().cast(), len)
+                }
+            };
+            // SAFETY: a part of what the sender has announced, and room for it.
+            if !unsafe { self.read_whole(peer, whole + done as u64, to, len)? } {
+                transfer.done = 0;
+                if let Some(window) = &mut transfer.window {
+                    window.start = 0;
+                }
+                return Ok(false);
+            }
+            transfer.done += len;
+            // SAFETY: handed down from the caller.
+            unsafe { self.incoming(transfer)? };
+        }
+        Ok(true)
     }
 
     /// Whether a peer has posted a message that this rank has not taken.
@@ -393,11 +494,8 @@ impl ShmEngine {
             if whole != 0 {
                 // SAFETY: the sender has announced a message of as many bytes, and leaves it until the
                 // piece is consumed.
-                let read = unsafe {
-                    self.read_whole(transfer.peer, whole, transfer.buffer, transfer.bytes)
-                };
-                match read {
-                    Ok(true) => transfer.done = transfer.bytes,
+                match unsafe { self.take_whole(transfer, whole) } {
+                    Ok(true) => {}
                     // The same message comes in pieces.
                     Ok(false) => channel.declined.store(message, Release),
                     // The engine has failed, as the next wait says.
@@ -411,11 +509,21 @@ impl ShmEngine {
                 continue;
             }
             let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
-            let to = transfer.buffer.wrapping_add(transfer.done);
-            // SAFETY: done + len <= bytes; the sender has posted a piece of that many bytes, as it
-            // cuts a message of the same length in the same way, and leaves it until it is consumed.
+            let to = match &mut transfer.window {
+                None => transfer.buffer.wrapping_add(transfer.done),
+                Some(window) => window.memory[transfer.done - window.start..]
+                    .as_mut_ptr()
+                    .cast(),
+            };
+            // SAFETY: done + len <= bytes, or within the window, of whole pieces; the sender has posted a piece
+            // of that many bytes, as it cuts a message of the same length in the same way, and leaves it until
+            // it is consumed.
             unsafe { copy(to, piece.payload, len, false) };
             transfer.done += len;
+            // SAFETY: handed down from the caller.
+            if let Err(error) = unsafe { self.incoming(transfer) } {
+                return Outcome::Failed(error);
+            }
             consumed += 1;
             channel.consumed.store(consumed, Release);
             if transfer.done == transfer.bytes {

@@ -60,17 +60,12 @@ impl<'a> Waiter<'a> {
         self.start = None;
     }
 
-    /// Passes a little time; the caller looks at its condition between two pauses. An error ends
-    /// the wait for good: the engine is failed, and all ranks know.
-    pub(super) fn pause(
-        &mut self,
-        ready: &dyn Fn() -> bool,
-        waiting_for: &dyn Fn() -> Vec<u32>,
-    ) -> Result<()> {
+    /// Whether to go on waiting. An error ends the wait for good: the engine is failed, and all ranks
+    /// know.
+    pub(super) fn look(&mut self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<Instant> {
         let engine = self.engine;
         engine.check_failure()?;
         let now = Instant::now();
-        let start = *self.start.get_or_insert(now);
         let checked = *self.checked.get_or_insert(now);
         if now - checked >= SLICE {
             self.checked = Some(now);
@@ -79,6 +74,19 @@ impl<'a> Waiter<'a> {
                 return Err(error);
             }
         }
+        Ok(now)
+    }
+
+    /// Passes a little time; the caller looks at its condition between two pauses. Errors are those of
+    /// [`Waiter::look`].
+    pub(super) fn pause(
+        &mut self,
+        ready: &dyn Fn() -> bool,
+        waiting_for: &dyn Fn() -> Vec<u32>,
+    ) -> Result<()> {
+        let engine = self.engine;
+        let now = self.look(waiting_for)?;
+        let start = *self.start.get_or_insert(now);
         let waited = now - start;
         let spins = engine.spins.load(Relaxed);
         if spins && waited < SPIN {
