@@ -1146,21 +1146,22 @@ fn one_rank_that_cannot_read_another_keeps_all_from_it() {
 
 #[test]
 fn a_heap_that_one_rank_cannot_map_is_used_by_none() {
-    let world = World::through(Through::Heap, 3);
-    // Its descriptor is looked for in a process that is not there.
-    let engine = &world.0[1];
-    world.each(|engine| run(engine, &op(OpKind::Barrier, 0, DataType::Int8)).unwrap());
-    engine
-        .map
-        .fact(1, Fact::Pid)
-        .store(u64::from(u32::MAX >> 1), Relaxed);
-    matrix_of(&world, &[1000]);
-    for ways in world.ways() {
-        assert!(ways.pieces > 0 && ways.copies == 0, "{ways:?}");
+    for mapped in [true, false] {
+        // Rank 0 has its buffers in the heap, rank 1 has not.
+        let world = World::tuned(Through::Mixed, 2, |rank| Tuning {
+            single_copy: SingleCopy::Off,
+            ..Through::Mixed.tuning(rank)
+        });
+        if !mapped {
+            // To rank 1 the number of rank 0's process means nothing.
+            world.0[0].map.fact(1, Fact::PidNamespace).store(1, Relaxed);
+        }
+        matrix_of(&world, &[1000]);
+        for ways in world.ways() {
+            assert!(ways.pieces > 0 && ways.copies == 0, "{ways:?}");
+            assert_eq!(ways.loads > 0, mapped, "{ways:?}");
+        }
     }
-    // What does not need rank 1's memory: a broadcast and a scatter of the others.
-    let ways = world.ways();
-    assert!(ways.iter().all(|of| *of == ways[0]), "{ways:?}");
 }
 
 #[test]
