@@ -133,6 +133,18 @@ const HOSTID: Var = Var {
     default: "from the kernel's boot id and host name",
     meaning: "What tells this machine from others; ranks with the same one share memory.",
 };
+const HOST_ENGINE: Var = Var {
+    name: "FLAGOSCOMM_HOST_ENGINE",
+    kind: Kind::Word(&["auto", "shm", "ucx"]),
+    default: "auto: shared memory for ranks of one machine, UCX for several",
+    meaning: "What the host tier moves data with. The same on all ranks.",
+};
+const ENGINE_PATH: Var = Var {
+    name: "FLAGOSCOMM_ENGINE_PATH",
+    kind: Kind::Path,
+    default: "searched, see discovery.md",
+    meaning: "The library that the host tier uses between machines (UCX: libucp.so.0), used verbatim.",
+};
 const DLOPEN: Var = Var {
     name: "FLAGOSCOMM_DLOPEN",
     kind: Kind::Word(&["default", "deepbind", "global"]),
@@ -176,6 +188,8 @@ pub(crate) static VARS: &[&Var] = &[
     &SOCKET_IFNAME,
     &SOCKET_FAMILY,
     &HOSTID,
+    &HOST_ENGINE,
+    &ENGINE_PATH,
     &DLOPEN,
     &VENDOR_LIBRARY,
     &VENDOR_DRIVER,
@@ -327,6 +341,25 @@ const FLAGCX_USE_HOST_COMM: Var = Var {
     default: "unset",
     meaning: "FlagCX ends the process if it is no number; so FlagCX is not called then.",
 };
+const UCX_ERROR_SIGNALS: Var = Var {
+    name: "UCX_ERROR_SIGNALS",
+    kind: Kind::Text,
+    default: "set to nothing",
+    meaning: "Set before UCX is loaded, if it is unset, so that UCX takes no signals of the program's.",
+};
+const UCX_LOG_FILE: Var = Var {
+    name: "UCX_LOG_FILE",
+    kind: Kind::Text,
+    default: "set to stderr",
+    meaning: "Set before UCX is loaded, if it is unset, so that UCX writes nothing to standard output.",
+};
+const UCX_WARN_UNUSED_ENV_VARS: Var = Var {
+    name: "UCX_WARN_UNUSED_ENV_VARS",
+    kind: Kind::Text,
+    default: "set to n",
+    meaning: "Set before UCX is loaded, if it is unset. All other variables of UCX's, such as UCX_TLS and \
+              UCX_NET_DEVICES, are UCX's own business.",
+};
 
 /// Every variable of others that is read.
 pub(crate) static FOREIGN: &[&Var] = &[
@@ -354,6 +387,9 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &HCCL_CONNECT_TIMEOUT,
     &FLAGCX_USE_HETERO_COMM,
     &FLAGCX_USE_HOST_COMM,
+    &UCX_ERROR_SIGNALS,
+    &UCX_LOG_FILE,
+    &UCX_WARN_UNUSED_ENV_VARS,
 ];
 
 /// Where a communicator's operations run. The numbers are those of the C ABI and the wire.
@@ -401,6 +437,36 @@ pub(crate) enum DeviceMode {
     Error,
     /// Leave it to the vendor's library.
     Trust,
+}
+
+/// What the host tier is asked to move data with. The numbers are those of the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum HostEngine {
+    /// Shared memory on one machine, else whatever there is.
+    #[default]
+    Auto = 0,
+    /// Shared memory only.
+    Shm = 1,
+    /// UCX, on one machine too.
+    Ucx = 2,
+}
+
+impl HostEngine {
+    const ALL: [HostEngine; 3] = [HostEngine::Auto, HostEngine::Shm, HostEngine::Ucx];
+
+    /// The name that the variable uses.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            HostEngine::Auto => "auto",
+            HostEngine::Shm => "shm",
+            HostEngine::Ucx => "ucx",
+        }
+    }
+
+    pub(crate) fn from_raw(raw: u32) -> Option<HostEngine> {
+        HostEngine::ALL.into_iter().find(|e| *e as u32 == raw)
+    }
 }
 
 /// How vendor libraries are opened.
@@ -457,6 +523,8 @@ pub(crate) struct Config {
     pub(crate) socket_family: Option<SocketFamily>,
     /// FLAGOSCOMM_HOSTID.
     pub(crate) hostid: Option<String>,
+    /// FLAGOSCOMM_HOST_ENGINE.
+    pub(crate) host_engine: HostEngine,
     /// FLAGOSCOMM_DLOPEN.
     pub(crate) dlopen: OpenMode,
 }
@@ -519,6 +587,8 @@ pub(crate) enum OverrideOf {
     Library,
     /// The runtime.
     Driver,
+    /// The library of a host engine.
+    Engine,
 }
 
 /// The name of the variable that gives numbers of the vendor with this key.
@@ -546,6 +616,7 @@ pub(crate) fn override_name(key: &str, of: OverrideOf) -> String {
     match of {
         OverrideOf::Library => of_vendor(&VENDOR_LIBRARY, key),
         OverrideOf::Driver => of_vendor(&VENDOR_DRIVER, key),
+        OverrideOf::Engine => ENGINE_PATH.name.to_string(),
     }
 }
 
@@ -756,6 +827,10 @@ impl Config {
                 _ => None,
             },
             hostid: reader.text(&HOSTID),
+            host_engine: reader
+                .word(&HOST_ENGINE)
+                .and_then(|word| HostEngine::ALL.into_iter().find(|e| e.name() == word))
+                .unwrap_or_default(),
             dlopen: match reader.word(&DLOPEN) {
                 Some("deepbind") => OpenMode::DeepBind,
                 Some("global") => OpenMode::Global,
@@ -834,6 +909,7 @@ mod tests {
             ("FLAGOSCOMM_TIMEOUT", "1e30"),
             ("FLAGOSCOMM_DEVICE", "x"),
             ("FLAGOSCOMM_DLOPEN", "lazy"),
+            ("FLAGOSCOMM_HOST_ENGINE", "gloo"),
             ("FLAGOSCOMM_SOCKET_FAMILY", "7"),
         ] {
             let (config, warnings) = read(&[(name, value)], false);
@@ -906,6 +982,10 @@ mod tests {
         assert_eq!(
             override_name("nvidia", OverrideOf::Driver),
             "FLAGOSCOMM_NVIDIA_DRIVER"
+        );
+        assert_eq!(
+            override_name("ucx", OverrideOf::Engine),
+            "FLAGOSCOMM_ENGINE_PATH"
         );
         assert_eq!(numbers_name("mthreads"), "FLAGOSCOMM_MTHREADS_NUMBERS");
     }

@@ -208,6 +208,7 @@ pub type Declaration = (&'static str, String, Vec<&'static str>, &'static str);
 pub fn declarations() -> Vec<Declaration> {
     let all = crate::device::declarations().into_iter();
     all.chain(crate::vendor::declarations())
+        .chain(crate::host::net::ucx::declarations())
         .map(|d| (d.library, d.name, d.arguments, d.result))
         .collect()
 }
@@ -226,6 +227,7 @@ pub type Layout = (
 pub fn layouts() -> Vec<Layout> {
     let all = crate::device::layouts().into_iter();
     all.chain(crate::vendor::layouts())
+        .chain(crate::host::net::ucx::layouts())
         .map(|l| (l.library, l.name, l.size, l.exact, l.fields))
         .collect()
 }

@@ -200,6 +200,8 @@ fn own_info(nranks: u32, options: &Options, tiers: &[Tier]) -> RankInfo {
             .unwrap_or_else(process::boot_id),
         host: process::host_name(),
         pid_namespace: process::namespace("pid"),
+        network: process::namespace("net"),
+        engine: config::get().host_engine,
         tiers: tiers.to_vec(),
         checking: config::get().check,
         liveness_ms: watch::agreed_ms(),

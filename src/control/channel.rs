@@ -874,6 +874,15 @@ impl Channel {
         self.tell_failure(&error, None);
     }
 
+    /// Tells the others that this rank's work has failed for good, unless they have told it.
+    pub(crate) fn announce_failure(&mut self, error: &Error) {
+        if self.failed.is_some() {
+            return;
+        }
+        let text = format!("{} failed: {}", self.who(self.rank), error.text());
+        self.tell_failure(&Error::new(Code::RemoteError, text), None);
+    }
+
     /// Says goodbye in order and closes the connections.
     pub(crate) fn leave(&mut self) {
         let frame = encode_frame(Kind::Bye, 0, &[]);

@@ -17,6 +17,8 @@ const CHANNEL_EVERY: Duration = Duration::from_millis(5);
 const PROCESSES_EVERY: Duration = Duration::from_millis(15);
 /// A peer that has gone may have done its part before; its part is looked for this long.
 const LAST_LOOK: Duration = Duration::from_millis(40);
+/// How long the telling of a failure waits for whoever is on the channel.
+const TELL: Duration = Duration::from_millis(50);
 /// A wait that lasts this long is told to the log, then every so often.
 const FIRST_NEWS: Duration = Duration::from_secs(10);
 const NEWS_EVERY: Duration = Duration::from_secs(60);
@@ -81,12 +83,30 @@ impl Liveness {
         }
     }
 
+    /// Tells the other ranks of a failure, unless somebody is on the channel who does not give way.
+    fn tell(&self, error: &Error) {
+        // This rank's own abort tells them itself.
+        if self.abort.is_set() {
+            return;
+        }
+        let until = Instant::now() + TELL;
+        loop {
+            match self.channel.try_lock() {
+                Ok(mut channel) => return channel.announce_failure(error),
+                Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+                Err(_) => return,
+            }
+        }
+    }
+
     fn look_at_channel(&self) -> Result<()> {
         // Somebody else is on the channel: it looks for us.
         let Ok(mut channel) = self.channel.try_lock() else {
             return Ok(());
         };
-        channel.look()
+        channel.look()?;
+        channel.beat();
+        Ok(())
     }
 
     fn gone(&self, waiting_for: &[u32]) -> Option<String> {
@@ -153,6 +173,10 @@ fn due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
 }
 
 impl WaitPolicy for OperationWait<'_> {
+    fn failed(&self, error: &Error) {
+        self.liveness.tell(error);
+    }
+
     fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
         let liveness = self.liveness;
         let what = self.what;

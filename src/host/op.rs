@@ -40,4 +40,7 @@ pub(crate) trait WaitPolicy {
     /// `Err` ends the wait: the communicator was aborted, a peer died, or the deadline passed.
     /// The engine returns that error and publishes it, so that no peer waits for this rank in vain.
     fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> crate::Result<()>;
+
+    /// A wait has ended the engine, which can't tell the other ranks by itself.
+    fn failed(&self, _error: &crate::Error) {}
 }

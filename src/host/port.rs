@@ -3,7 +3,7 @@
 
 use super::liveness::Liveness;
 use super::op::{HostOp, VectorCounts};
-use super::shm::ShmEngine;
+use super::engine::Engine;
 use super::stage;
 use super::stream;
 use crate::device::{Driver, Guard, stream_of};
@@ -31,7 +31,7 @@ pub(crate) struct HostPort {
 
 /// One rank's engine and what its waits ask.
 pub(crate) struct Runner {
-    pub engine: Arc<ShmEngine>,
+    pub engine: Arc<dyn Engine>,
     pub liveness: Liveness,
     /// For error texts.
     pub label: String,

@@ -16,13 +16,14 @@
 //!   so only after it has copied out step g - 2.
 
 use super::ShmEngine;
-use super::check::{Fingerprint, mismatch, reduces};
+
 use super::layout::{Counter, SLOT};
-use crate::error::{Code, Error, Result};
-use crate::host::kernels::{Fold, Scale, Target, copy, fence, fold_for};
-use crate::host::op::{HostOp, VectorCounts, WaitPolicy};
+use crate::error::{Error, Result};
+use crate::host::check::{Fingerprint, counts_differ, mismatch, reduces};
+use crate::host::kernels::{Target, copy, fence};
+use crate::host::local::{Reducer, Sources, alone, extent, move_own, offset, private_copy};
+use crate::host::op::{HostOp, WaitPolicy};
 use crate::types::{DataType, OpKind, Reduction};
-use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Largest piece of a reduction that one rank reduces in one step.
@@ -58,89 +59,16 @@ impl Peers {
     }
 }
 
-/// Contributions for which there is room without an allocation.
-const FEW: usize = 128;
-
-/// The contributions to a fold, in rank order, for usual numbers of ranks without an allocation.
-struct Sources {
-    few: [MaybeUninit<*const u8>; FEW],
-    many: Vec<*const u8>,
-    len: usize,
-}
-
-impl Sources {
-    #[inline]
-    fn new(ranks: usize, pointer: impl Fn(usize) -> *const u8) -> Sources {
-        let mut sources = Sources {
-            few: [const { MaybeUninit::uninit() }; FEW],
-            many: Vec::new(),
-            len: ranks,
-        };
-        if ranks > FEW {
-            sources.many = (0..ranks).map(pointer).collect();
-        } else {
-            for (rank, place) in sources.few[..ranks].iter_mut().enumerate() {
-                place.write(pointer(rank));
-            }
-        }
-        sources
-    }
-
-    #[inline]
-    fn as_slice(&self) -> &[*const u8] {
-        if self.len > FEW {
-            return &self.many;
-        }
-        // SAFETY: `new` has written the first `len` pointers, and its slicing has shown that there
-        // are as many.
-        unsafe { std::slice::from_raw_parts(self.few.as_ptr().cast(), self.len) }
-    }
-}
-
-/// A fold together with the scalars of this call.
-struct Reducer {
-    fold: Fold,
-    size: usize,
-    scales: Vec<Scale>,
-}
-
-impl Reducer {
-    /// # Safety
-    /// As [`Fold`], with `bytes` instead of a count.
-    #[inline]
-    unsafe fn fold(&self, to: Target, sources: &Sources, bytes: usize) {
-        // SAFETY: the caller promises what the fold needs; there is at least one rank.
-        unsafe { (self.fold)(to, sources.as_slice(), &self.scales, bytes / self.size) }
-    }
-}
-
-/// `pointer + bytes`, for pointers that may be null if nothing is read or written through them.
-#[inline]
-fn offset(pointer: *mut u8, bytes: usize) -> *mut u8 {
-    pointer.wrapping_add(bytes)
-}
-
-/// Copies between buffers of the caller, which may overlap.
-///
-/// # Safety
-/// Both are valid for `bytes` bytes.
-unsafe fn move_own(to: *mut u8, from: *const u8, bytes: usize) {
-    if bytes > 0 && !std::ptr::eq(to, from) {
-        // SAFETY: the caller promised both ranges; `copy` allows them to overlap.
-        unsafe { std::ptr::copy(from, to, bytes) }
-    }
-}
-
 impl ShmEngine {
     /// Runs one validated collective.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
-    pub(super) unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
+    pub(super) unsafe fn run_collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         // SAFETY: handed down from the caller.
         unsafe {
             if self.ranks == 1 {
-                return self.alone(op);
+                return alone(op);
             }
             if op.kind == OpKind::AllToAllv {
                 return self.all_to_all_v(op, wait);
@@ -229,23 +157,17 @@ impl ShmEngine {
     /// The fold and, after the exchange, all ranks' scalars.
     #[inline]
     fn reducer(&self, op: &HostOp, parity: usize) -> Result<Reducer> {
-        let fold = fold_for(op.dtype, op.reduction)
-            .ok_or_else(|| Error::internal("a reduction passed validation but has no kernel"))?;
         let scales = match op.reduction {
             Reduction::Builtin(_) => Vec::new(),
             Reduction::PreMulSum(_) => (0..self.ranks)
                 .map(|rank| self.map.scale(rank, parity).load(Relaxed).to_ne_bytes())
                 .collect(),
         };
-        Ok(Reducer {
-            fold,
-            size: op.dtype.size(),
-            scales,
-        })
+        Reducer::new(op, scales)
     }
 
     /// # Safety
-    /// As [`ShmEngine::run`]; `bytes` is what `op.count` means, `frame` at most [`SLOT`].
+    /// As [`Engine::run`](crate::host::engine::Engine::run); `bytes` is what `op.count` means, `frame` at most [`SLOT`].
     unsafe fn in_one_exchange(
         &self,
         op: &HostOp,
@@ -318,7 +240,7 @@ impl ShmEngine {
     }
 
     /// # Safety
-    /// As [`ShmEngine::run`]; `bytes`, not 0, is what `op.count` means.
+    /// As [`Engine::run`](crate::host::engine::Engine::run); `bytes`, not 0, is what `op.count` means.
     unsafe fn in_pieces(&self, op: &HostOp, bytes: usize, wait: &dyn WaitPolicy) -> Result<()> {
         let (sequence, parity) = self.begin();
         self.publish_scale(op, parity);
@@ -552,7 +474,7 @@ impl ShmEngine {
     /// receiver, leaves the result for the receivers.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
     unsafe fn reduce_pieces(
         &self,
         op: &HostOp,
@@ -647,7 +569,7 @@ impl ShmEngine {
     }
 
     /// # Safety
-    /// As [`ShmEngine::run`].
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
     unsafe fn all_to_all_v(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         let Some(vector) = op.vector.as_deref() else {
             return Err(Error::internal(
@@ -777,101 +699,10 @@ impl ShmEngine {
                 let sent = self.map.row(from, parity, false, to).load(Relaxed);
                 let expected = self.map.row(to, parity, true, from).load(Relaxed);
                 if sent != expected {
-                    return Err(Error::invalid_usage(format!(
-                        "ranks disagree in collective number {sequence} of this communicator: \
-                         AlltoAllv({name}): rank {from} sends count {sent} to rank {to}, but rank {to} \
-                         expects count {expected} from rank {from}; no data was moved",
-                        name = dtype.name()
-                    )));
+                    return Err(counts_differ(sequence, dtype, (from, sent), (to, expected)));
                 }
             }
         }
         Ok(())
     }
-
-    /// A communicator of one rank.
-    ///
-    /// # Safety
-    /// As [`ShmEngine::run`].
-    unsafe fn alone(&self, op: &HostOp) -> Result<()> {
-        let size = op.dtype.size();
-        let (send, recv, count) = match (op.kind, op.vector.as_deref()) {
-            (OpKind::Barrier, _) => return Ok(()),
-            (OpKind::AllToAllv, Some(v)) => {
-                if v.send_counts[0] != v.recv_counts[0] {
-                    return Err(Error::invalid_usage(format!(
-                        "AlltoAllv({}): rank 0 sends count {} to itself but expects count {}",
-                        op.dtype.name(),
-                        v.send_counts[0],
-                        v.recv_counts[0]
-                    )));
-                }
-                let send = op.send.wrapping_add(v.send_displs[0].wrapping_mul(size));
-                (
-                    send,
-                    op.recv.wrapping_add(v.recv_displs[0].wrapping_mul(size)),
-                    v.send_counts[0],
-                )
-            }
-            _ => (op.send, op.recv, op.count),
-        };
-        if let (true, Reduction::PreMulSum(scale)) = (reduces(op.kind), op.reduction) {
-            let fold = fold_for(op.dtype, op.reduction).ok_or_else(|| {
-                Error::internal("a reduction passed validation but has no kernel")
-            })?;
-            let to = Target {
-                first: recv,
-                second: std::ptr::null_mut(),
-                stream: false,
-            };
-            // SAFETY: the caller promised `count` elements at both, which are the same or apart.
-            unsafe { fold(to, &[send], &[scale], count) };
-        } else {
-            // SAFETY: as above; every other operation on one rank is a copy.
-            unsafe { move_own(recv, send, count * size) };
-        }
-        Ok(())
-    }
-}
-
-/// Elements from the start of a buffer to the end of its last block.
-fn extent(counts: &[usize], displs: &[usize]) -> usize {
-    let ends = counts.iter().zip(displs).filter(|(count, _)| **count > 0);
-    ends.map(|(count, displ)| displ + count).max().unwrap_or(0)
-}
-
-/// A copy of the blocks of a send buffer, at the same offsets.
-///
-/// # Safety
-/// The blocks are readable and end within `bytes`.
-unsafe fn private_copy(
-    send: *const u8,
-    vector: &VectorCounts,
-    size: usize,
-    bytes: usize,
-) -> Result<Vec<MaybeUninit<u8>>> {
-    let mut copied = Vec::new();
-    copied.try_reserve_exact(bytes).map_err(|_| {
-        Error::new(
-            Code::SystemError,
-            format!("AlltoAllv in place: no memory for {bytes} bytes"),
-        )
-    })?;
-    copied.resize(bytes, MaybeUninit::uninit());
-    for (&count, &displ) in vector.send_counts.iter().zip(&vector.send_displs) {
-        let at = displ * size;
-        if count > 0 {
-            // SAFETY: the caller promised the block and that it ends within `bytes`, the length of
-            // the copy.
-            unsafe {
-                copy(
-                    copied.as_mut_ptr().add(at).cast(),
-                    send.add(at),
-                    count * size,
-                    false,
-                )
-            };
-        }
-    }
-    Ok(copied)
 }

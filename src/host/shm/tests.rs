@@ -432,14 +432,14 @@ fn matrix_of_16_and_64_ranks() {
 
 #[test]
 fn the_largest_number_of_ranks_works_and_more_is_an_error() {
-    let world = World::new(MAX_LOCAL_RANKS as u32);
+    let world = World::new(MAX_ENGINE_RANKS as u32);
     world.each(|engine| {
         let (send, mut recv) = ([engine.rank as i32; 600], [0i32; 600]);
         for count in [1, 600] {
             let mut sum = op(OpKind::AllReduce, count, DataType::Int32);
             (sum.send, sum.recv) = (send.as_ptr().cast(), recv.as_mut_ptr().cast());
             run(engine, &sum).unwrap();
-            let sum = (MAX_LOCAL_RANKS * (MAX_LOCAL_RANKS - 1) / 2) as i32;
+            let sum = (MAX_ENGINE_RANKS * (MAX_ENGINE_RANKS - 1) / 2) as i32;
             assert!(recv[..count].iter().all(|&x| x == sum));
         }
         let mut message = op(OpKind::Send, 1, DataType::Int32);
@@ -448,7 +448,7 @@ fn the_largest_number_of_ranks_works_and_more_is_an_error() {
         assert_eq!(error.code(), Code::NotSupported);
         assert!(error.text().contains("up to 128 ranks"), "{error}");
     });
-    let error = ShmEngine::segment_bytes(MAX_LOCAL_RANKS as u32 + 1).unwrap_err();
+    let error = ShmEngine::segment_bytes(MAX_ENGINE_RANKS as u32 + 1).unwrap_err();
     assert_eq!(error.code(), Code::NotSupported);
     assert_eq!(
         ShmEngine::segment_bytes(0).unwrap_err().code(),
