@@ -111,9 +111,10 @@ const LIVENESS: Var = Var {
     name: "FLAGOSCOMM_LIVENESS",
     kind: Kind::Seconds,
     default: "0 (only calls look)",
-    meaning: "Starts a thread that watches the other ranks of communicators on vendors' libraries. One that has died, \
-              or from which nothing was heard for so long, is reported, and the vendor's communicator \
-              is aborted, which frees what waits on the device. The same on all ranks.",
+    meaning: "Starts a thread that watches the other ranks of communicators on vendors' libraries and of the host tier \
+              across machines. One that has died, or from which nothing was heard for so long, is reported, and the \
+              vendor's communicator is aborted, which frees what waits on the device, or the host tier's waits are \
+              ended. The same on all ranks.",
 };
 const SOCKET_IFNAME: Var = Var {
     name: "FLAGOSCOMM_SOCKET_IFNAME",

@@ -270,11 +270,7 @@ pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
         ),
         (
             "host tier's engine (FLAGOSCOMM_HOST_ENGINE)",
-            odd_ones(
-                infos,
-                |i| i.engine,
-                |e| String::from(e.name()),
-            ),
+            odd_ones(infos, |i| i.engine, |e| String::from(e.name())),
         ),
         (
             "call checking (FLAGOSCOMM_CHECK)",

@@ -139,11 +139,7 @@ pub(super) fn validate(op: &HostOp, rank: usize, ranks: usize, messaging: usize)
         return validate_vector(op, ranks);
     }
     let bytes = (op.count as u64 <= MAX_COUNT)
-        .then(|| {
-            op.count
-                .checked_mul(op.dtype.size())?
-                .checked_mul(ranks)
-        })
+        .then(|| op.count.checked_mul(op.dtype.size())?.checked_mul(ranks))
         .flatten();
     if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
         return Err(Error::invalid_argument(format!(

@@ -1,8 +1,8 @@
 //! What every engine does alike: contributions and their fold, and what a rank does with its own
 //! data only.
 
-use super::kernels::{Fold, Scale, Target, copy, fold_for};
 use super::check::reduces;
+use super::kernels::{Fold, Scale, Target, copy, fold_for};
 use super::op::{HostOp, VectorCounts};
 use crate::error::{Code, Error, Result};
 use crate::types::{DataType, OpKind, Reduction};
@@ -120,9 +120,8 @@ pub(super) unsafe fn alone(op: &HostOp) -> Result<()> {
         _ => (op.send, op.recv, op.count),
     };
     if let (true, Reduction::PreMulSum(scale)) = (reduces(op.kind), op.reduction) {
-        let fold = fold_for(op.dtype, op.reduction).ok_or_else(|| {
-            Error::internal("a reduction passed validation but has no kernel")
-        })?;
+        let fold = fold_for(op.dtype, op.reduction)
+            .ok_or_else(|| Error::internal("a reduction passed validation but has no kernel"))?;
         let to = Target {
             first: recv,
             second: std::ptr::null_mut(),

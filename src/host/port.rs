@@ -1,9 +1,9 @@
 //! The way of an operation into the host tier: from the uniform table to the engine, in the order
 //! of issue, on the caller's thread or a stream's.
 
+use super::engine::Engine;
 use super::liveness::Liveness;
 use super::op::{HostOp, VectorCounts};
-use super::engine::Engine;
 use super::stage;
 use super::stream;
 use crate::device::{Driver, Guard, stream_of};

@@ -148,7 +148,10 @@ fn open_ucx(sections: &mut Vec<Section>) -> Result<ucx::Api> {
         roots_first: false,
         companions: ucx::COMPANIONS,
     };
-    let there = spec.sonames.iter().any(|s| open::loaded(s.as_ref()).is_some());
+    let there = spec
+        .sonames
+        .iter()
+        .any(|s| open::loaded(s.as_ref()).is_some());
     if !there {
         // It reads them when it is loaded.
         for (name, value) in ucx::ENVIRONMENT {
@@ -159,9 +162,14 @@ fn open_ucx(sections: &mut Vec<Section>) -> Result<ucx::Api> {
     }
     let mut section = Section::new("UCX", spec.key);
     let env = Env::of_process();
-    let found = search(&env, &facts(), &spec, ucx::FINGERPRINT, &mut section, &mut |lib| {
-        ucx::Api::accept(lib)
-    });
+    let found = search(
+        &env,
+        &facts(),
+        &spec,
+        ucx::FINGERPRINT,
+        &mut section,
+        &mut |lib| ucx::Api::accept(lib),
+    );
     let result = match found {
         Some((lib, api)) => {
             log::info!("UCX {} loaded from {}", api.version, lib.path().display());

@@ -7,9 +7,9 @@ use crate::bootstrap::unique_id::Secret;
 use crate::comm::agree::{self, RankInfo};
 use crate::comm::{Backend, Comm};
 use crate::control::channel::Channel;
+use crate::control::gathered::Gathered;
 use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer, remote_code};
-use crate::control::gathered::Gathered;
 use crate::error::{Code, Error, Result};
 use crate::host::net::NetEngine;
 use crate::host::net::choice::{self, Offer, Plan};
@@ -156,7 +156,11 @@ fn over_ucx(
             path: String::new(),
         },
     };
-    let offers = channel.allgather("the choice of the host tier's engine", &offer.encode(), patience)?;
+    let offers = channel.allgather(
+        "the choice of the host tier's engine",
+        &offer.encode(),
+        patience,
+    )?;
     let offers: Option<Vec<Offer>> = offers.all().map(Offer::decode).collect();
     let offers = offers.ok_or_else(|| Error::internal("a rank's engine can't be read"))?;
     if let Err(reason) = choice::all_have_ucx(infos, &offers) {
@@ -170,7 +174,11 @@ fn over_ucx(
             .u32(error.code() as u32)
             .bytes(error.text().as_bytes()),
     };
-    let addresses = channel.allgather("the addresses of the host tier's engine", &writer.0, patience)?;
+    let addresses = channel.allgather(
+        "the addresses of the host tier's engine",
+        &writer.0,
+        patience,
+    )?;
     if let Some(reasons) = refusals(infos, &addresses, code) {
         return Ok(Err(reasons));
     }
@@ -187,10 +195,11 @@ fn over_ucx(
         let spins = enough_cores(infos, rank);
         let engine = NetEngine::new(Box::new(ucx), rank, ranks, spins)?;
         engine.prove(&Connecting {
-            until: Instant::now() + patience.left().map_or(CONNECT_LIMIT, |left| {
-                // The others have to hear of it.
-                (left / 2).min(CONNECT_LIMIT)
-            }),
+            until: Instant::now()
+                + patience.left().map_or(CONNECT_LIMIT, |left| {
+                    // The others have to hear of it.
+                    (left / 2).min(CONNECT_LIMIT)
+                }),
             patience,
             channel: RefCell::new(channel),
         })?;

@@ -168,7 +168,11 @@ mod tests {
             version: version.into(),
             path: format!("/lib/{version}"),
         };
-        let good = vec![offer("1.13.1", ""), offer("1.13.0", ""), offer("1.13.1", "")];
+        let good = vec![
+            offer("1.13.1", ""),
+            offer("1.13.0", ""),
+            offer("1.13.1", ""),
+        ];
         assert_eq!(all_have_ucx(&infos, &good), Ok(()));
         let mut lacking = good.clone();
         lacking[1] = offer("", "UCX can't be loaded; tried: libucp.so.0: not found");

@@ -175,7 +175,13 @@ impl Run<'_> {
                     move_own(offset(recv, rank * bytes), send, bytes);
                     for distance in 1..ranks {
                         let peer = (rank + distance) % ranks;
-                        self.recv(peer, about, offset(recv, peer * bytes), bytes, distance as u64);
+                        self.recv(
+                            peer,
+                            about,
+                            offset(recv, peer * bytes),
+                            bytes,
+                            distance as u64,
+                        );
                         self.keep_window(distance)?;
                     }
                     self.wait_for_all()
@@ -319,7 +325,11 @@ impl Run<'_> {
         let results = (Topic::Data, sequence << 8 | RESULTS);
         // Room for two steps: a piece from every rank, and one for a result that goes elsewhere.
         let largest = (PIECES / (2 * (ranks + 1)) / 64 * 64).clamp(64, REDUCE_PIECE);
-        let owned = if scatters { bytes } else { bytes.div_ceil(ranks) };
+        let owned = if scatters {
+            bytes
+        } else {
+            bytes.div_ceil(ranks)
+        };
         let steps = owned.div_ceil(largest);
         let piece = owned.div_ceil(steps).next_multiple_of(64).min(largest);
         let span = |step: usize, owner: usize| {
@@ -463,7 +473,12 @@ impl Run<'_> {
             for to in 0..ranks {
                 let (sent, expected) = (at(from, false, to), at(to, true, from));
                 if sent != expected {
-                    return Err(counts_differ(sequence, op.dtype, (from, sent), (to, expected)));
+                    return Err(counts_differ(
+                        sequence,
+                        op.dtype,
+                        (from, sent),
+                        (to, expected),
+                    ));
                 }
             }
         }

@@ -156,7 +156,8 @@ impl Run<'_> {
                 false => self.fatal(error),
             });
         }
-        let odd = (1..ranks).find(|&other| self.state.table.print(other) != self.state.table.print(0));
+        let odd =
+            (1..ranks).find(|&other| self.state.table.print(other) != self.state.table.print(0));
         match odd {
             None => Ok(()),
             Some(odd) => {
@@ -168,7 +169,6 @@ impl Run<'_> {
     }
 
     fn engine_failed(&self) -> bool {
-        use crate::host::engine::Engine;
         self.engine.check_failure().is_err()
     }
 

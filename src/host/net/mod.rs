@@ -15,17 +15,21 @@ mod collectives;
 mod exchange;
 mod p2p;
 mod run;
+#[cfg(test)]
+mod tests;
 pub(crate) mod ucx;
 
 use super::engine::Engine;
 use super::op::{HostOp, WaitPolicy};
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
-use crate::types::OpKind;
+use crate::types::{DataType, OpKind, RedOp, Reduction};
 use exchange::Table;
 use run::{Area, Run};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Something that was begun: a number that means something to its transport only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,23 +92,86 @@ pub(super) struct State {
     table: Table,
     /// Pieces of other ranks' data.
     pieces: Area,
+    /// Small messages that are on their way although their sends are over.
+    letters: Letters,
     /// Messages that this rank has sent and received, by the other rank.
     sent: Vec<u64>,
     received: Vec<u64>,
 }
 
+/// See [`State`]. The first that failed is kept.
+#[derive(Default)]
+struct Letters {
+    under_way: Vec<(Ticket, usize, Area)>,
+    /// To which rank it was, and why.
+    failed: Option<(usize, String)>,
+}
+
+impl State {
+    /// Looks which letters have left.
+    fn sort_letters(&mut self) {
+        let State {
+            transport, letters, ..
+        } = self;
+        let Letters { under_way, failed } = letters;
+        under_way.retain(|(ticket, to, _)| match transport.done(*ticket) {
+            None => true,
+            Some(outcome) => {
+                if let Err(text) = outcome {
+                    failed.get_or_insert((*to, text));
+                }
+                false
+            }
+        });
+    }
+}
+
 /// One rank's end of an engine over messages.
 pub(crate) struct NetEngine {
+    shared: Arc<Shared>,
+    idler: Option<JoinHandle<()>>,
+}
+
+/// What the engine and the thread have in common that serves the transport between operations.
+struct Shared {
     rank: usize,
     ranks: usize,
     /// Whether waits spin: every rank of this machine can have a core of its own.
     spins: bool,
     about: String,
     state: Mutex<State>,
+    /// Operations that have begun.
+    operations: AtomicU64,
+    /// The engine goes.
+    leaves: AtomicBool,
     /// Whether there is a failure or an abort, without a lock.
     ended: AtomicBool,
     aborted: AtomicBool,
     failure: Mutex<Option<Error>>,
+}
+
+/// Between two looks at a transport that nobody else uses, soon and long after an operation.
+const SOON: Duration = Duration::from_millis(1);
+const LATE: Duration = Duration::from_millis(50);
+
+/// Serves the transport while no operation does: other ranks may need an answer of its library's, to
+/// connect for example, when this one has all that it waited for.
+fn serve(shared: &Shared) {
+    let (mut seen, mut since) = (0, Instant::now());
+    while !shared.leaves.load(Ordering::Acquire) {
+        let operations = shared.operations.load(Ordering::Relaxed);
+        if operations != seen {
+            (seen, since) = (operations, Instant::now());
+        }
+        // In this order: an operation that fails gives the transport up before it leaves the state.
+        if let Ok(mut state) = shared.state.try_lock()
+            && !shared.ended.load(Ordering::Acquire)
+        {
+            state.transport.progress();
+            state.sort_letters();
+        }
+        std::thread::park_timeout((since.elapsed() / 8).clamp(SOON, LATE));
+    }
 }
 
 impl NetEngine {
@@ -115,7 +182,7 @@ impl NetEngine {
         ranks: usize,
         spins: bool,
     ) -> Result<NetEngine> {
-        Ok(NetEngine {
+        let shared = Arc::new(Shared {
             rank,
             ranks,
             spins,
@@ -125,12 +192,24 @@ impl NetEngine {
                 sequence: 0,
                 table: Table::new(ranks)?,
                 pieces: Area::default(),
+                letters: Letters::default(),
                 sent: vec![0; ranks],
                 received: vec![0; ranks],
             }),
+            operations: AtomicU64::new(0),
+            leaves: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
             failure: Mutex::new(None),
+        });
+        let served = Arc::clone(&shared);
+        let idler = std::thread::Builder::new()
+            .name("flagos-net".into())
+            .spawn(move || serve(&served))
+            .map_err(|e| Error::system("no thread for the host tier's engine", e))?;
+        Ok(NetEngine {
+            shared,
+            idler: Some(idler),
         })
     }
 
@@ -141,8 +220,8 @@ impl NetEngine {
             send: std::ptr::null(),
             recv: std::ptr::null_mut(),
             count: 0,
-            dtype: crate::types::DataType::Uint8,
-            reduction: crate::types::Reduction::Builtin(crate::types::RedOp::Sum),
+            dtype: DataType::Uint8,
+            reduction: Reduction::Builtin(RedOp::Sum),
             root: 0,
             vector: None,
         };
@@ -151,47 +230,18 @@ impl NetEngine {
     }
 }
 
-impl Engine for NetEngine {
-    fn rank(&self) -> usize {
-        self.rank
+impl Drop for NetEngine {
+    fn drop(&mut self) {
+        self.shared.leaves.store(true, Ordering::Release);
+        if let Some(idler) = self.idler.take() {
+            idler.thread().unpark();
+            // It holds the transport otherwise, which has to go here and now.
+            let _ = idler.join();
+        }
     }
+}
 
-    fn ranks(&self) -> usize {
-        self.ranks
-    }
-
-    fn messaging_ranks(&self) -> usize {
-        usize::MAX
-    }
-
-    fn about(&self) -> String {
-        self.about.clone()
-    }
-
-    unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
-        let mut state = lock(&self.state);
-        let mut run = Run::new(self, &mut state, wait);
-        // SAFETY: handed down from the caller.
-        let result = unsafe { run.collective(op) };
-        run.finish(result)
-    }
-
-    unsafe fn lone_transfer(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
-        let mut state = lock(&self.state);
-        let mut run = Run::new(self, &mut state, wait);
-        // SAFETY: handed down from the caller.
-        let result = unsafe { run.transfer_all(&[op]) };
-        run.finish(result)
-    }
-
-    unsafe fn grouped_transfers(&self, ops: &[&HostOp], wait: &dyn WaitPolicy) -> Result<()> {
-        let mut state = lock(&self.state);
-        let mut run = Run::new(self, &mut state, wait);
-        // SAFETY: handed down from the caller.
-        let result = unsafe { run.transfers(ops) };
-        run.finish(result)
-    }
-
+impl Shared {
     fn check_failure(&self) -> Result<()> {
         if !self.ended.load(Ordering::Acquire) {
             return Ok(());
@@ -210,8 +260,65 @@ impl Engine for NetEngine {
         self.ended.store(true, Ordering::Release);
     }
 
+    /// Runs something with the transport.
+    fn with_run(
+        &self,
+        wait: &dyn WaitPolicy,
+        work: impl FnOnce(&mut Run<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        let mut run = Run::new(self, &mut state, wait);
+        let result = work(&mut run);
+        run.finish(result)
+    }
+}
+
+impl Engine for NetEngine {
+    fn rank(&self) -> usize {
+        self.shared.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.shared.ranks
+    }
+
+    fn messaging_ranks(&self) -> usize {
+        usize::MAX
+    }
+
+    fn about(&self) -> String {
+        self.shared.about.clone()
+    }
+
+    unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        self.shared
+            .with_run(wait, |run| unsafe { run.collective(op) })
+    }
+
+    unsafe fn lone_transfer(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        self.shared
+            .with_run(wait, |run| unsafe { run.transfer_alone(op) })
+    }
+
+    unsafe fn grouped_transfers(&self, ops: &[&HostOp], wait: &dyn WaitPolicy) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        self.shared
+            .with_run(wait, |run| unsafe { run.transfers(ops) })
+    }
+
+    fn check_failure(&self) -> Result<()> {
+        self.shared.check_failure()
+    }
+
+    fn poison(&self, error: &Error) {
+        self.shared.poison(error);
+    }
+
     fn abort(&self) {
-        self.aborted.store(true, Ordering::Release);
-        self.ended.store(true, Ordering::Release);
+        self.shared.aborted.store(true, Ordering::Release);
+        self.shared.ended.store(true, Ordering::Release);
     }
 }

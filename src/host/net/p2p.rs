@@ -1,8 +1,8 @@
 //! Sends and receives over messages.
 //!
 //! A message starts with a header that tells its count and data type; the receiver compares them with its
-//! own. A small message travels with its header, and the send is complete when it is on its way: of a
-//! mismatch the receiver's error tells. A large one waits until the receiver has answered that it expects
+//! own. A small message travels with its header, and the send is complete when it is on its way (in a group,
+//! when it has arrived): of a mismatch the receiver's error tells. A large one waits until the receiver has answered that it expects
 //! just that, or refused it, so that both sides learn of a mismatch and no data comes before there is a place
 //! for it.
 
@@ -88,11 +88,30 @@ impl Run<'_> {
         own.and(others)
     }
 
+    /// A send or receive outside a group. A small send is over when it is on its way, so that ranks may all
+    /// send before any receives.
+    ///
+    /// # Safety
+    /// As `Engine::run`.
+    pub(super) unsafe fn transfer_alone(&mut self, op: &HostOp) -> Result<()> {
+        if op.kind == OpKind::Send && op.count * op.dtype.size() <= SMALL {
+            // SAFETY: handed down from the caller.
+            let begun = unsafe { self.begin_transfer(op) };
+            let transfer = begun.map_err(|error| self.fatal(error))?;
+            return match transfer.step {
+                Step::Data(id) => self.post_letter(id),
+                _ => Ok(()),
+            };
+        }
+        // SAFETY: handed down from the caller.
+        unsafe { self.transfer_all(&[op]) }
+    }
+
     /// Moves transfers with other ranks until each is complete or refused.
     ///
     /// # Safety
     /// As `Engine::run_group`.
-    pub(super) unsafe fn transfer_all(&mut self, ops: &[&HostOp]) -> Result<()> {
+    unsafe fn transfer_all(&mut self, ops: &[&HostOp]) -> Result<()> {
         let mut all = Vec::with_capacity(ops.len());
         for op in ops {
             // SAFETY: handed down from the caller.
@@ -188,8 +207,7 @@ impl Run<'_> {
         if !small {
             transfer.heard = self.buffer(HEADER)?;
             // SAFETY: as above.
-            let id =
-                unsafe { self.recv(peer, (Topic::Answer, number), transfer.heard, HEADER, 0) };
+            let id = unsafe { self.recv(peer, (Topic::Answer, number), transfer.heard, HEADER, 0) };
             transfer.step = Step::Answer(id);
         }
         Ok(transfer)
@@ -278,4 +296,3 @@ impl Run<'_> {
         }
     }
 }
-

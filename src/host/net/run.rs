@@ -1,8 +1,7 @@
 //! One operation under way: its requests, and how it waits for them.
 
-use super::{NetEngine, State, Ticket};
+use super::{Shared, State, Ticket};
 use crate::error::{Code, Error, Result};
-use crate::host::engine::Engine;
 use crate::host::op::WaitPolicy;
 use crate::sys::futex;
 use std::mem::MaybeUninit;
@@ -15,6 +14,8 @@ const SHORT_SLEEP: Duration = Duration::from_micros(50);
 const LONG_SLEEP: Duration = Duration::from_millis(1);
 /// How often the policy is asked.
 const SLICE: Duration = Duration::from_millis(1);
+/// Letters that may be on their way.
+const MOST_LETTERS: usize = 64;
 /// Whoever closes a connection is given this long to be named by the control channel, which knows more.
 const CAUSE: Duration = Duration::from_millis(150);
 
@@ -71,7 +72,7 @@ struct Pending {
 
 /// See the module.
 pub(super) struct Run<'a> {
-    pub engine: &'a NetEngine,
+    pub engine: &'a Shared,
     pub state: &'a mut State,
     policy: &'a dyn WaitPolicy,
     pending: Vec<Pending>,
@@ -91,7 +92,7 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(super) fn new(
-        engine: &'a NetEngine,
+        engine: &'a Shared,
         state: &'a mut State,
         policy: &'a dyn WaitPolicy,
     ) -> Run<'a> {
@@ -187,6 +188,10 @@ impl<'a> Run<'a> {
     /// Moves on what can be moved; whether a request has come to its end.
     pub(super) fn progress(&mut self) -> bool {
         let moved = self.state.transport.progress();
+        self.state.sort_letters();
+        if let Some((to, text)) = self.state.letters.failed.take() {
+            self.breaks(to, text);
+        }
         let mut ended = false;
         let mut at = 0;
         while at < self.pending.len() {
@@ -299,7 +304,12 @@ impl<'a> Run<'a> {
         if self.pending.is_empty() && self.broken.is_none() {
             return;
         }
-        let tickets: Vec<Ticket> = self.pending.drain(..).map(|p| p.ticket).collect();
+        let mut tickets: Vec<Ticket> = self.pending.drain(..).map(|p| p.ticket).collect();
+        let letters = std::mem::take(&mut self.state.letters.under_way);
+        for (ticket, _, area) in letters {
+            tickets.push(ticket);
+            self.buffers.push(area);
+        }
         let left = self.state.transport.give_up(&tickets);
         if left > 0 {
             // Our own memory at least stays where it is.
@@ -313,6 +323,22 @@ impl<'a> Run<'a> {
                 self.engine.about
             );
         }
+    }
+
+    /// Lets a send from the run's only buffer go on by itself when the run is over: the receiver may come
+    /// much later. Not too many of them: who sends without end waits for who receives.
+    pub(super) fn post_letter(&mut self, id: usize) -> Result<()> {
+        self.wait(|run| run.state.letters.under_way.len() < MOST_LETTERS || run.done[id])?;
+        if let Some(at) = self.pending.iter().position(|p| p.id == id)
+            && let Some(area) = self.buffers.pop()
+        {
+            let Pending { ticket, peer, .. } = self.pending.swap_remove(at);
+            self.done[id] = true;
+            self.state.letters.under_way.push((ticket, peer, area));
+            // It may wait for its receiver.
+            self.to_flush[peer] = false;
+        }
+        Ok(())
     }
 
     /// Keeps a copy of what the caller sends until the run is over.

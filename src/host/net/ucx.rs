@@ -246,7 +246,10 @@ impl Api {
         api.version = version.map(|n| n.to_string()).join(".");
         if (version[0], version[1]) < API || version[0] != API.0 {
             return Err(Refusal {
-                reason: format!("it is UCX {}, and 1.{} or later is needed", api.version, API.1),
+                reason: format!(
+                    "it is UCX {}, and 1.{} or later is needed",
+                    api.version, API.1
+                ),
                 version: Some(api.version),
                 coverage,
             });
@@ -265,7 +268,9 @@ impl Api {
             return format!("status {status}");
         }
         // SAFETY: as above.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
     }
 
     fn failed(&self, what: &str, status: c_int) -> Error {
@@ -372,7 +377,11 @@ impl Ucx {
 
     /// Makes an endpoint for every other rank.
     pub(crate) fn connect(&mut self, rank: usize, addresses: &[&[u8]]) -> Result<()> {
-        for (peer, address) in addresses.iter().enumerate().filter(|(peer, _)| *peer != rank) {
+        for (peer, address) in addresses
+            .iter()
+            .enumerate()
+            .filter(|(peer, _)| *peer != rank)
+        {
             let word = std::ptr::from_ref(&self.lost[peer]).cast_mut();
             let params = EpParams {
                 field_mask: EP_REMOTE_ADDRESS | EP_ERR_MODE | EP_ERR_HANDLER,
