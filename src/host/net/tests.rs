@@ -1,6 +1,7 @@
 //! The engine over messages that stay inside this process, and come late and in any order that a network
 //! may give them.
 
+use super::ucx::Ucx;
 use super::*;
 use crate::host::kernels::tests::Random;
 use crate::host::tests::{Buffer, Until, World, engine_tests, matrix, op, run, run_with, transfer};
@@ -393,4 +394,52 @@ fn the_transport_is_served_between_operations() {
     assert_eq!(count.load(Ordering::Relaxed), before);
     drop(engine);
     assert_eq!(Arc::strong_count(&count), 1);
+}
+
+/// Ranks of this process over UCX.
+fn ucx_world(ranks: u32) -> World {
+    let api = crate::load::process_ucx().unwrap();
+    let made = (0..ranks).map(|_| Ucx::new(api, ranks as usize).unwrap());
+    let (mut workers, addresses): (Vec<Ucx>, Vec<Vec<u8>>) = made.unzip();
+    let addresses: Vec<&[u8]> = addresses.iter().map(Vec::as_slice).collect();
+    for (rank, worker) in workers.iter_mut().enumerate() {
+        worker.connect(rank, &addresses).unwrap();
+    }
+    let engine = |(rank, worker)| {
+        let engine = NetEngine::new(Box::new(worker), rank, ranks as usize, false).unwrap();
+        Box::new(engine) as Box<dyn Engine>
+    };
+    World(workers.into_iter().enumerate().map(engine).collect())
+}
+
+/// Whether UCX is there; if not, says that the test is skipped.
+fn has_ucx() -> bool {
+    let found = crate::load::process_ucx();
+    if let Err(why) = &found {
+        println!("SKIPPED: the host tier's engine over UCX needs it (Debian: libucx0): {why}");
+    }
+    found.is_ok()
+}
+
+/// The numbers again, over UCX as it is here.
+#[test]
+fn matrix_over_ucx() {
+    if has_ucx() {
+        matrix(ucx_world, 2, &[0, 1, 13, 3001, 70_001]);
+        matrix(ucx_world, 3, &[0, 7, 5000]);
+        matrix(ucx_world, 9, &[1, 100]);
+    }
+}
+
+#[test]
+fn messages_and_disagreements_over_ucx() {
+    use crate::host::tests;
+    if has_ucx() {
+        tests::lone_messages_arrive(ucx_world);
+        tests::groups_of_messages_are_matched_in_order(ucx_world);
+        tests::a_group_may_mix_collectives_and_messages_in_any_order(ucx_world);
+        tests::large_messages_that_block_each_other_end_at_the_deadline(ucx_world);
+        tests::messages_that_disagree_are_errors_and_are_dropped(ucx_world, Some(8 << 10));
+        tests::disagreements_are_errors_on_every_rank_and_leave_the_engine_usable(ucx_world);
+    }
 }
