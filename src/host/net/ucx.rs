@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null, null_mut};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::{Duration, Instant};
 
 /// The file's name.
@@ -44,7 +44,8 @@ const EP_ERR_HANDLER: u64 = 1 << 2;
 const ERR_MODE_PEER: c_uint = 1;
 const ATTRIBUTE_FLAGS: u32 = 1 << 4;
 const CLOSE_FORCE: u32 = 1;
-const IN_PROGRESS: c_int = 1;
+/// UCX's enumeration of statuses is packed: it has one byte.
+const IN_PROGRESS: i8 = 1;
 /// Pointers from here on are errors.
 const LAST_ERROR: isize = -100;
 
@@ -73,7 +74,7 @@ struct WorkerParams {
     rest: [u64; 48],
 }
 
-type OnError = unsafe extern "C" fn(*mut c_void, *mut c_void, c_int);
+type OnError = unsafe extern "C" fn(*mut c_void, *mut c_void, i8);
 
 /// `ucp_ep_params_t`.
 #[repr(C)]
@@ -152,22 +153,22 @@ macro_rules! functions {
 
 functions! {
     get_version "ucp_get_version" (*mut c_uint, *mut c_uint, *mut c_uint) -> ();
-    init "ucp_init_version" (c_uint, c_uint, *const c_void, *const c_void, *mut *mut c_void) -> c_int;
+    init "ucp_init_version" (c_uint, c_uint, *const c_void, *const c_void, *mut *mut c_void) -> i8;
     cleanup "ucp_cleanup" (*mut c_void) -> ();
-    worker_create "ucp_worker_create" (*mut c_void, *const c_void, *mut *mut c_void) -> c_int;
+    worker_create "ucp_worker_create" (*mut c_void, *const c_void, *mut *mut c_void) -> i8;
     worker_destroy "ucp_worker_destroy" (*mut c_void) -> ();
-    get_address "ucp_worker_get_address" (*mut c_void, *mut *mut c_void, *mut usize) -> c_int;
+    get_address "ucp_worker_get_address" (*mut c_void, *mut *mut c_void, *mut usize) -> i8;
     release_address "ucp_worker_release_address" (*mut c_void, *mut c_void) -> ();
     progress "ucp_worker_progress" (*mut c_void) -> c_uint;
-    ep_create "ucp_ep_create" (*mut c_void, *const c_void, *mut *mut c_void) -> c_int;
+    ep_create "ucp_ep_create" (*mut c_void, *const c_void, *mut *mut c_void) -> i8;
     ep_close "ucp_ep_close_nbx" (*mut c_void, *const c_void) -> *mut c_void;
     ep_flush "ucp_ep_flush_nbx" (*mut c_void, *const c_void) -> *mut c_void;
     tag_send "ucp_tag_send_nbx" (*mut c_void, *const c_void, usize, u64, *const c_void) -> *mut c_void;
     tag_recv "ucp_tag_recv_nbx" (*mut c_void, *mut c_void, usize, u64, u64, *const c_void) -> *mut c_void;
-    check_status "ucp_request_check_status" (*mut c_void) -> c_int;
+    check_status "ucp_request_check_status" (*mut c_void) -> i8;
     request_free "ucp_request_free" (*mut c_void) -> ();
     request_cancel "ucp_request_cancel" (*mut c_void, *mut c_void) -> ();
-    status_string "ucs_status_string" (c_int) -> *const c_char;
+    status_string "ucs_status_string" (i8) -> *const c_char;
 }
 
 /// The structs that are passed, for the check against UCX's header.
@@ -261,7 +262,7 @@ impl Api {
         })
     }
 
-    fn words(&self, status: c_int) -> String {
+    fn words(&self, status: i8) -> String {
         // SAFETY: the function answers every number with a string that lives for ever.
         let text = unsafe { (self.status_string)(status) };
         if text.is_null() {
@@ -273,7 +274,7 @@ impl Api {
             .into_owned()
     }
 
-    fn failed(&self, what: &str, status: c_int) -> Error {
+    fn failed(&self, what: &str, status: i8) -> Error {
         Error::new(
             crate::error::Code::SystemError,
             format!(
@@ -290,7 +291,7 @@ impl Api {
         match answer.addr() {
             0 => Ok(None),
             error if error as isize >= LAST_ERROR && (error as isize) < 0 => {
-                Err(self.words(error as isize as c_int))
+                Err(self.words(error as isize as i8))
             }
             _ => Ok(Some(Ticket(answer.expose_provenance()))),
         }
@@ -302,9 +303,9 @@ fn request(ticket: Ticket) -> *mut c_void {
 }
 
 /// Called by UCX from inside a progress call when a peer is gone; `argument` is the peer's word.
-unsafe extern "C" fn on_error(argument: *mut c_void, _ep: *mut c_void, status: c_int) {
+unsafe extern "C" fn on_error(argument: *mut c_void, _ep: *mut c_void, status: i8) {
     // SAFETY: the argument that `connect` gave: a word of the transport, which outlives its endpoints.
-    let word = unsafe { &*argument.cast::<AtomicI32>() };
+    let word = unsafe { &*argument.cast::<AtomicI8>() };
     word.store(status, Ordering::Relaxed);
 }
 
@@ -316,7 +317,7 @@ pub(crate) struct Ucx {
     /// By rank; NULL for this rank and for those that are closed.
     endpoints: Vec<*mut c_void>,
     /// What the callback has told, by rank; 0: nothing.
-    lost: Box<[AtomicI32]>,
+    lost: Box<[AtomicI8]>,
 }
 
 // SAFETY: the worker is made for calls from any thread, one at a time, which `&mut self` sees to; the
@@ -340,7 +341,7 @@ impl Ucx {
             context: null_mut(),
             worker: null_mut(),
             endpoints: vec![null_mut(); ranks],
-            lost: (0..ranks).map(|_| AtomicI32::new(0)).collect(),
+            lost: (0..ranks).map(|_| AtomicI8::new(0)).collect(),
         };
         let params = (&raw const params).cast();
         // SAFETY: the struct is UCX's, of which it reads what the mask names; a NULL configuration means
