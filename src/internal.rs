@@ -124,8 +124,8 @@ pub fn load_report_json() -> String {
     crate::load::report().as_json()
 }
 
-/// The vendors of which [`survey`] tells, by key, in the order in which they are detected; FlagCX is
-/// the last one.
+/// The vendors of which [`survey`] tells, by key, in the order in which they are detected; behind them
+/// FlagCX, and UCX, which the host tier uses between machines.
 pub fn surveyed() -> impl Iterator<Item = &'static str> {
     crate::load::surveyed()
 }

@@ -372,7 +372,7 @@ fn detect_vendor(env: &Env, sections: &mut Vec<Section>) -> ProcessVendor {
 /// The keys that [`survey`] knows, in the order of detection.
 pub(crate) fn surveyed() -> impl Iterator<Item = &'static str> {
     let keys = vendor::VENDORS.iter().map(|vendor| vendor.key);
-    keys.chain([vendor::FLAGCX.key])
+    keys.chain([vendor::FLAGCX.key, discover::UCX_KEY])
 }
 
 /// What one vendor's libraries are like here. Opens them, whatever the process uses: for a process
@@ -384,6 +384,14 @@ pub(crate) fn survey(key: &str, stage: &mut dyn FnMut(&str)) -> Option<Survey> {
         vendor: key.to_string(),
         ..Survey::default()
     };
+    if key == discover::UCX_KEY {
+        survey.names[1] = names(ucx::SONAMES);
+        stage("UCX is opened");
+        survey.library = open_ucx(&mut survey.sections)
+            .err()
+            .map(|error| error.text().to_string());
+        return Some(survey);
+    }
     let env = Env::of_process();
     let (row, numbers) = if key == vendor::FLAGCX.key {
         (
