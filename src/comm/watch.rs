@@ -47,11 +47,7 @@ pub(crate) fn agreed_ms() -> u32 {
 /// Watches a communicator, if the ranks have agreed to be watched.
 pub(crate) fn start(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) {
     let limit = parts.infos[comm.rank() as usize].liveness_ms;
-    let one_machine = parts
-        .infos
-        .iter()
-        .all(|i| i.shares_memory_with(&parts.infos[0]));
-    if limit == 0 || parts.native().is_none() && one_machine {
+    if limit == 0 || parts.native().is_none() && parts.one_machine() {
         return;
     }
     lock(&parts.channel).start_beats(Duration::from_millis(limit.into()));

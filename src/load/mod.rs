@@ -139,6 +139,12 @@ pub(crate) fn process_ucx() -> Result<&'static ucx::Api> {
 }
 
 fn open_ucx(sections: &mut Vec<Section>) -> Result<ucx::Api> {
+    if crate::sys::secure::at_secure() {
+        return Err(Error::not_supported(
+            "UCX is not opened in a process that runs with more rights than its caller: UCX believes \
+             paths that the environment names (UCX_MODULE_DIR)",
+        ));
+    }
     let spec = Spec {
         key: discover::UCX_KEY,
         of: OverrideOf::Engine,

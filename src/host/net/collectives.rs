@@ -81,7 +81,7 @@ impl Run<'_> {
         // SAFETY: handed down from the caller.
         unsafe {
             match small {
-                true => self.from_table(op, bytes),
+                true => self.take_from_table(op, bytes),
                 false => self.at_length(op, bytes, sequence),
             }
         }
@@ -106,7 +106,7 @@ impl Run<'_> {
     ///
     /// # Safety
     /// As `Engine::run`; `bytes` is what `op.count` means.
-    unsafe fn from_table(&mut self, op: &HostOp, bytes: usize) -> Result<()> {
+    unsafe fn take_from_table(&mut self, op: &HostOp, bytes: usize) -> Result<()> {
         let (rank, ranks, root) = (self.engine.rank, self.engine.ranks, op.root as usize);
         let recv = op.recv;
         let reduced_at = match op.kind {
@@ -155,7 +155,7 @@ impl Run<'_> {
         let about = (Topic::Data, sequence << 8 | FIRST);
         let at = |peer: usize| (peer * bytes, bytes);
         let whole = |_: usize| (0, bytes);
-        // SAFETY, for all of them: the caller promised what each kind reads and writes.
+        // SAFETY: the caller promised what each kind reads and writes.
         unsafe {
             match op.kind {
                 OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter => {

@@ -12,6 +12,8 @@ const AWAKE: Duration = Duration::from_millis(2);
 /// The shortest and the longest sleep; between them, a part of what was waited already.
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
 const LONG_SLEEP: Duration = Duration::from_millis(1);
+/// Nothing moves any more if nothing has come for so long.
+const QUIET: Duration = Duration::from_millis(10);
 /// How often the policy is asked.
 const SLICE: Duration = Duration::from_millis(1);
 /// Letters that may be on their way.
@@ -269,7 +271,13 @@ impl<'a> Run<'a> {
             {
                 self.breaks(peer, text);
             }
-            if let Err(error) = self.policy.check(&|| self.waiting_for()) {
+            // What the dead and those who left have sent may still be on its way.
+            let moves = self.broken.is_none() && now - start < QUIET;
+            let waiting_for = || match moves {
+                true => Vec::new(),
+                false => self.waiting_for(),
+            };
+            if let Err(error) = self.policy.check(&waiting_for) {
                 return Err(self.fatal(error));
             }
             if let Some((since, peer, text)) = &self.broken

@@ -336,6 +336,89 @@ fn a_lost_connection_ends_the_wait() {
     }
 }
 
+/// Nobody is called missing while data moves, whether or not its sender is still there.
+#[test]
+fn who_is_gone_is_not_missed_while_data_moves() {
+    struct Trickles {
+        last: Instant,
+        moves: usize,
+    }
+    impl Transport for Trickles {
+        fn about(&self) -> String {
+            String::new()
+        }
+        unsafe fn send(
+            &mut self,
+            _: usize,
+            _: u64,
+            _: *const u8,
+            _: usize,
+        ) -> std::result::Result<Option<Ticket>, String> {
+            Ok(None)
+        }
+        unsafe fn recv(
+            &mut self,
+            _: usize,
+            _: u64,
+            _: *mut u8,
+            _: usize,
+        ) -> std::result::Result<Option<Ticket>, String> {
+            Ok(Some(Ticket(0)))
+        }
+        fn flush(&mut self, _: usize) -> std::result::Result<Option<Ticket>, String> {
+            Ok(None)
+        }
+        fn progress(&mut self) -> bool {
+            let moved = self.last.elapsed() > Duration::from_millis(3);
+            if moved {
+                (self.last, self.moves) = (Instant::now(), self.moves + 1);
+            }
+            moved
+        }
+        fn done(&mut self, _: Ticket) -> Option<std::result::Result<(), String>> {
+            (self.moves > 30).then_some(Ok(()))
+        }
+        fn lost(&self, _: usize) -> Option<String> {
+            None
+        }
+        fn give_up(&mut self, _: &[Ticket]) -> usize {
+            0
+        }
+    }
+    /// Whoever is waited for is gone.
+    struct Gone(Mutex<usize>);
+    impl WaitPolicy for Gone {
+        fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
+            *lock(&self.0) += 1;
+            match waiting_for()[..] {
+                [] => Ok(()),
+                [rank, ..] => Err(Error::internal(format!("rank {rank} is gone"))),
+            }
+        }
+    }
+    let trickles = |moves| Trickles {
+        last: Instant::now(),
+        moves,
+    };
+    let mut buffer = Buffer::new(0);
+    let recv = transfer(OpKind::Recv, 1, &mut buffer);
+    // Its header is zeros, for no elements of the first type.
+    let recv = HostOp {
+        dtype: DataType::Int8,
+        ..recv
+    };
+    let engine = NetEngine::new(Box::new(trickles(0)), 0, 2, false).unwrap();
+    let policy = Gone(Mutex::default());
+    run_with(&engine, &recv, &policy).unwrap();
+    assert!(*lock(&policy.0) > 10, "an abort is not looked for");
+    // Nothing moves.
+    let mut still = trickles(0);
+    still.last += Duration::from_secs(3600);
+    let engine = NetEngine::new(Box::new(still), 0, 2, false).unwrap();
+    let error = run_with(&engine, &recv, &Gone(Mutex::default())).unwrap_err();
+    assert_eq!(error.text(), "rank 1 is gone");
+}
+
 /// Other ranks are served while this one makes no call.
 #[test]
 fn the_transport_is_served_between_operations() {
