@@ -124,14 +124,15 @@ def bytes_of(seed, count):
 SIZES = {0: 1, 1: 1, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, 10: 1, 11: 1}
 
 
+WITHOUT_HIGHEST_EXPONENT_BIT = bytes(byte & 0xbf for byte in range(256))
+
+
 def sane(dtype, raw):
     """Bytes that are no NaN in any float: which NaN comes of two is the processor's business."""
     raw = bytearray(raw)
     size = SIZES[dtype]
-    if dtype in (6, 7, 8, 9):
-        # The highest bit of the exponent is never set.
-        for at in range(size - 1, len(raw), size):
-            raw[at] &= 0xbf
+    if dtype in (f.FLOAT16, f.FLOAT32, f.FLOAT64, f.BFLOAT16):
+        raw[size - 1::size] = raw[size - 1::size].translate(WITHOUT_HIGHEST_EXPONENT_BIT)
     return bytes(raw)
 
 
@@ -140,7 +141,7 @@ def all_operations(comm, rank, nranks, digest):
     for count in (0, 1, 13, 5001, 150_001):
         for dtype in range(12):
             size = SIZES[dtype]
-            if count == 150_001 and dtype not in (f.FLOAT32, f.BFLOAT16, f.INT8):
+            if count == 150_001 and dtype not in (f.FLOAT32, f.BFLOAT16):
                 continue
             own = sane(dtype, bytes_of(f"{rank} {count} {dtype}", count * size * nranks))
             root = (count + dtype) % nranks

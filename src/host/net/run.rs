@@ -7,7 +7,9 @@ use crate::sys::futex;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-/// How long a wait only looks, or yields if there are fewer cores than ranks, before it sleeps.
+/// How long a wait only looks if every rank can have a core of its own.
+const SPIN: Duration = Duration::from_micros(200);
+/// How long it yields before it sleeps.
 const AWAKE: Duration = Duration::from_millis(2);
 /// The shortest and the longest sleep; between them, a part of what was waited already.
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
@@ -289,7 +291,7 @@ impl<'a> Run<'a> {
         }
         let waited = now - start;
         if waited < AWAKE && self.broken.is_none() {
-            match self.engine.spins {
+            match self.engine.spins && waited < SPIN {
                 true => std::hint::spin_loop(),
                 false => futex::yield_now(),
             }
