@@ -603,7 +603,7 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
                     comm.abort.clone(),
                     processes,
                     comm.collective_limit(),
-                    !parts.one_machine(),
+                    engine.is_far(),
                 ),
                 label: comm.label(),
                 failed: Arc::clone(&parts.failed),

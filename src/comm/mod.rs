@@ -207,12 +207,6 @@ impl Parts {
         }
     }
 
-    /// Whether all ranks can share memory.
-    pub(crate) fn one_machine(&self) -> bool {
-        let first = self.infos.first();
-        first.is_none_or(|first| self.infos.iter().all(|info| info.shares_memory_with(first)))
-    }
-
     /// A number for people, the same on all ranks. It must not show the secret.
     pub(crate) fn tag(&self) -> u32 {
         // FNV-1a

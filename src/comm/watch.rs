@@ -47,7 +47,9 @@ pub(crate) fn agreed_ms() -> u32 {
 /// Watches a communicator, if the ranks have agreed to be watched.
 pub(crate) fn start(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) {
     let limit = parts.infos[comm.rank() as usize].liveness_ms;
-    if limit == 0 || parts.native().is_none() && parts.one_machine() {
+    // On one machine the kernel tells of every death.
+    let near = matches!(&parts.backend, Backend::Host(engine) if !engine.is_far());
+    if limit == 0 || near {
         return;
     }
     lock(&parts.channel).start_beats(Duration::from_millis(limit.into()));

@@ -25,6 +25,9 @@ pub(crate) trait Engine: Send + Sync {
     /// The largest number of ranks among which there are messages.
     fn messaging_ranks(&self) -> usize;
 
+    /// Whether data takes its way through a network, or what stands for one.
+    fn is_far(&self) -> bool;
+
     /// What it is, for logs.
     fn about(&self) -> String;
 

@@ -114,6 +114,10 @@ impl Engine for ShmEngine {
         MAX_MESSAGING_RANKS
     }
 
+    fn is_far(&self) -> bool {
+        false
+    }
+
     fn about(&self) -> String {
         String::from("shared memory")
     }

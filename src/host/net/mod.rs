@@ -72,6 +72,11 @@ pub(crate) trait Transport: Send {
     /// Moves on what it can; whether it moved something.
     fn progress(&mut self) -> bool;
 
+    /// Passes time until something may have come, at most so long.
+    fn sleep(&mut self, limit: Duration) {
+        std::thread::sleep(limit.min(Duration::from_micros(100)));
+    }
+
     /// How a ticket stands: `None` while it goes on. A ticket is asked for no more after it is done.
     fn done(&mut self, ticket: Ticket) -> Option<std::result::Result<(), String>>;
 
@@ -285,6 +290,10 @@ impl Engine for NetEngine {
 
     fn messaging_ranks(&self) -> usize {
         usize::MAX
+    }
+
+    fn is_far(&self) -> bool {
+        true
     }
 
     fn about(&self) -> String {

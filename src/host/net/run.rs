@@ -7,17 +7,16 @@ use crate::sys::futex;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-/// How long a wait only looks if every rank can have a core of its own.
+/// How long a wait looks before it sleeps, if every rank can have a core of its own and if not. Whoever
+/// sleeps is woken at once, also on a busy machine; whoever looks loses its turn there.
 const SPIN: Duration = Duration::from_micros(200);
-/// How long it yields before it sleeps.
-const AWAKE: Duration = Duration::from_millis(2);
-/// The shortest and the longest sleep; between them, a part of what was waited already.
-const SHORT_SLEEP: Duration = Duration::from_micros(50);
-const LONG_SLEEP: Duration = Duration::from_millis(1);
+const YIELD: Duration = Duration::from_micros(20);
 /// Nothing moves any more if nothing has come for so long.
 const QUIET: Duration = Duration::from_millis(10);
 /// How often the policy is asked.
 const SLICE: Duration = Duration::from_millis(1);
+/// The key of flushes.
+const FLUSH: u64 = u64::MAX;
 /// Letters that may be on their way.
 const MOST_LETTERS: usize = 64;
 /// Whoever closes a connection is given this long to be named by the control channel, which knows more.
@@ -209,6 +208,9 @@ impl<'a> Run<'a> {
                     self.done[pending.id] = true;
                     ended = true;
                 }
+                // The operation is over, and its peer has ended the connection: so it has what it needed,
+                // or the next operation finds it dead.
+                Err(_) if pending.key == FLUSH => {}
                 Err(text) => self.breaks(pending.peer, text),
             }
         }
@@ -273,13 +275,20 @@ impl<'a> Run<'a> {
             {
                 self.breaks(peer, text);
             }
-            // What the dead and those who left have sent may still be on its way.
-            let moves = self.broken.is_none() && now - start < QUIET;
-            let waiting_for = || match moves {
-                true => Vec::new(),
-                false => self.waiting_for(),
+            // What the dead and those who left have sent may still be on its way, and nobody is missed at
+            // the end of an operation that has all that it needs.
+            let flushes = self.pending.iter().all(|p| p.key == FLUSH);
+            let missed = self.broken.is_some() || now - start >= QUIET && !flushes;
+            let waiting_for = || match missed {
+                true => self.waiting_for(),
+                false => Vec::new(),
             };
-            if let Err(error) = self.policy.check(&waiting_for) {
+            let mut checked = self.policy.check(&waiting_for);
+            if flushes && checked.as_ref().is_err_and(|e| e.code() == Code::Timeout) {
+                // With the names of those who take nothing.
+                checked = self.policy.check(&|| self.waiting_for()).and(checked);
+            }
+            if let Err(error) = checked {
                 return Err(self.fatal(error));
             }
             if let Some((since, peer, text)) = &self.broken
@@ -290,13 +299,10 @@ impl<'a> Run<'a> {
             }
         }
         let waited = now - start;
-        if waited < AWAKE && self.broken.is_none() {
-            match self.engine.spins && waited < SPIN {
-                true => std::hint::spin_loop(),
-                false => futex::yield_now(),
-            }
-        } else {
-            std::thread::sleep((waited / 16).clamp(SHORT_SLEEP, LONG_SLEEP));
+        match self.engine.spins {
+            true if waited < SPIN => std::hint::spin_loop(),
+            false if waited < YIELD => futex::yield_now(),
+            _ => self.state.transport.sleep(SLICE),
         }
         Ok(())
     }
@@ -366,8 +372,10 @@ impl<'a> Run<'a> {
         }
         for peer in 0..self.engine.ranks {
             if std::mem::take(&mut self.to_flush[peer]) {
-                let begun = self.state.transport.flush(peer);
-                self.note(begun, peer, u64::MAX, false);
+                // A peer that can't be reached any more needs nothing.
+                if let Ok(begun) = self.state.transport.flush(peer) {
+                    self.note(Ok(begun), peer, FLUSH, false);
+                }
             }
         }
         let left = self.wait_for_all();

@@ -7,6 +7,7 @@ use super::{Ticket, Transport};
 use crate::error::{Error, Result};
 use crate::load::open::{Accepted, Lib, Refusal};
 use crate::load::symbols::{Declaration, Layout, Resolver};
+use crate::sys::net::{PollEntry, poll};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 3] = [
 const API: (c_uint, c_uint) = (1, 11);
 
 const FEATURE_TAG: u64 = 1;
+const FEATURE_WAKEUP: u64 = 1 << 4;
 const PARAM_FEATURES: u64 = 1;
 const PARAM_ESTIMATED_NUM_EPS: u64 = 1 << 6;
 const WORKER_THREAD_MODE: u64 = 1;
@@ -160,6 +162,8 @@ functions! {
     get_address "ucp_worker_get_address" (*mut c_void, *mut *mut c_void, *mut usize) -> i8;
     release_address "ucp_worker_release_address" (*mut c_void, *mut c_void) -> ();
     progress "ucp_worker_progress" (*mut c_void) -> c_uint;
+    get_efd "ucp_worker_get_efd" (*mut c_void, *mut c_int) -> i8;
+    arm "ucp_worker_arm" (*mut c_void) -> i8;
     ep_create "ucp_ep_create" (*mut c_void, *const c_void, *mut *mut c_void) -> i8;
     ep_close "ucp_ep_close_nbx" (*mut c_void, *const c_void) -> *mut c_void;
     ep_flush "ucp_ep_flush_nbx" (*mut c_void, *const c_void) -> *mut c_void;
@@ -314,6 +318,8 @@ pub(crate) struct Ucx {
     api: &'static Api,
     context: *mut c_void,
     worker: *mut c_void,
+    /// Tells of events once the worker is armed; negative: there is none.
+    events: c_int,
     /// By rank; NULL for this rank and for those that are closed.
     endpoints: Vec<*mut c_void>,
     /// What the callback has told, by rank; 0: nothing.
@@ -329,7 +335,7 @@ impl Ucx {
     pub(crate) fn new(api: &'static Api, ranks: usize) -> Result<(Ucx, Vec<u8>)> {
         let params = Params {
             field_mask: PARAM_FEATURES | PARAM_ESTIMATED_NUM_EPS,
-            features: FEATURE_TAG,
+            features: FEATURE_TAG | FEATURE_WAKEUP,
             request: [0; 3],
             tag_sender_mask: 0,
             mt_workers_shared: 0,
@@ -340,6 +346,7 @@ impl Ucx {
             api,
             context: null_mut(),
             worker: null_mut(),
+            events: -1,
             endpoints: vec![null_mut(); ranks],
             lost: (0..ranks).map(|_| AtomicI8::new(0)).collect(),
         };
@@ -362,6 +369,10 @@ impl Ucx {
         if status != 0 {
             ucx.worker = null_mut();
             return Err(api.failed("ucp_worker_create", status));
+        }
+        // SAFETY: the worker was just made; the descriptor is the worker's, and is closed with it.
+        if unsafe { (api.get_efd)(ucx.worker, &mut ucx.events) } != 0 {
+            ucx.events = -1;
         }
         let (mut address, mut length) = (null_mut(), 0);
         // SAFETY: the worker was just made; both places are written on success.
@@ -497,6 +508,18 @@ impl Transport for Ucx {
             moved = true;
         }
         moved
+    }
+
+    fn sleep(&mut self, limit: Duration) {
+        if self.events < 0 {
+            std::thread::sleep(limit.min(Duration::from_micros(100)));
+            return;
+        }
+        // SAFETY: the worker is open, and nobody else is in it.
+        if unsafe { (self.api.arm)(self.worker) } == 0 {
+            poll(&mut [PollEntry::read(self.events)], limit);
+        }
+        // Else there are events already.
     }
 
     fn done(&mut self, ticket: Ticket) -> Option<std::result::Result<(), String>> {

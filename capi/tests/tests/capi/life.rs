@@ -142,6 +142,7 @@ scenarios! {
     a_cable_that_is_cut_ends_the_collectives_of_all
     an_abort_on_one_machine_ends_the_others
     calls_that_differ_across_machines_are_an_error_on_every_rank
+    a_rank_that_leaves_at_once_has_done_its_part
     cycles_over_ucx_leave_nothing
 }
 
