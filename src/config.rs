@@ -116,10 +116,10 @@ const LIVENESS: Var = Var {
     name: "FLAGOSCOMM_LIVENESS",
     kind: Kind::Seconds,
     default: "0 (only calls look)",
-    meaning: "Starts a thread that watches the other ranks of communicators on vendors' libraries. One that has died, \
-              from which nothing was heard for so long, whose library has failed, or that has left although \
-              this rank waits for it, is reported, and the vendor's communicator \
-              is aborted, which frees what waits on the device. The same on all ranks.",
+    meaning: "Starts a thread that watches the other ranks of communicators on vendors' libraries and of the host tier \
+              across machines. One that has died, from which nothing was heard for so long, whose library has failed, or \
+              that has left although this rank waits for it, is reported, and the vendor's communicator is aborted, \
+              which frees what waits on the device, or the host tier's waits are ended. The same on all ranks.",
 };
 const STAGING_MEMORY: Var = Var {
     name: "FLAGOSCOMM_STAGING_MEMORY",
@@ -165,6 +165,18 @@ const SINGLE_COPY: Var = Var {
     meaning: "Whether the host tier's large operations read ordinary memory of other processes where it is \
               (process_vm_readv) instead of passing it through shared memory: `on` wherever the kernel \
               allows it, `off` never. If a rank says off, all of its communicator do; else on, if a rank says on.",
+};
+const HOST_ENGINE: Var = Var {
+    name: "FLAGOSCOMM_HOST_ENGINE",
+    kind: Kind::Word(&["auto", "shm", "ucx"]),
+    default: "auto: shared memory for ranks of one machine, UCX for several",
+    meaning: "What the host tier moves data with. The same on all ranks.",
+};
+const ENGINE_PATH: Var = Var {
+    name: "FLAGOSCOMM_ENGINE_PATH",
+    kind: Kind::Path,
+    default: "searched, see discovery.md",
+    meaning: "The library that the host tier uses between machines (UCX: libucp.so.0), used verbatim.",
 };
 const DLOPEN: Var = Var {
     name: "FLAGOSCOMM_DLOPEN",
@@ -213,6 +225,8 @@ pub(crate) static VARS: &[&Var] = &[
     &SOCKET_FAMILY,
     &HOSTID,
     &SINGLE_COPY,
+    &HOST_ENGINE,
+    &ENGINE_PATH,
     &DLOPEN,
     &VENDOR_LIBRARY,
     &VENDOR_DRIVER,
@@ -364,6 +378,25 @@ const FLAGCX_USE_HOST_COMM: Var = Var {
     default: "unset",
     meaning: "FlagCX ends the process if it is no number; so FlagCX is not called then.",
 };
+const UCX_ERROR_SIGNALS: Var = Var {
+    name: "UCX_ERROR_SIGNALS",
+    kind: Kind::Text,
+    default: "set to nothing",
+    meaning: "Set before UCX is loaded, if it is unset, so that UCX takes no signals of the program's.",
+};
+const UCX_LOG_FILE: Var = Var {
+    name: "UCX_LOG_FILE",
+    kind: Kind::Text,
+    default: "set to stderr",
+    meaning: "Set before UCX is loaded, if it is unset, so that UCX writes nothing to standard output.",
+};
+const UCX_WARN_UNUSED_ENV_VARS: Var = Var {
+    name: "UCX_WARN_UNUSED_ENV_VARS",
+    kind: Kind::Text,
+    default: "set to n",
+    meaning: "Set before UCX is loaded, if it is unset. All other variables of UCX's, such as UCX_TLS and \
+              UCX_NET_DEVICES, are UCX's own business.",
+};
 
 /// Every variable of others that is read.
 pub(crate) static FOREIGN: &[&Var] = &[
@@ -391,6 +424,9 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &HCCL_CONNECT_TIMEOUT,
     &FLAGCX_USE_HETERO_COMM,
     &FLAGCX_USE_HOST_COMM,
+    &UCX_ERROR_SIGNALS,
+    &UCX_LOG_FILE,
+    &UCX_WARN_UNUSED_ENV_VARS,
 ];
 
 /// Where a communicator's operations run. The numbers are those of the C ABI and the wire.
@@ -438,6 +474,36 @@ pub(crate) enum DeviceMode {
     Error,
     /// Leave it to the vendor's library.
     Trust,
+}
+
+/// What the host tier is asked to move data with. The numbers are those of the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum HostEngine {
+    /// Shared memory on one machine, else whatever there is.
+    #[default]
+    Auto = 0,
+    /// Shared memory only.
+    Shm = 1,
+    /// UCX, on one machine too.
+    Ucx = 2,
+}
+
+impl HostEngine {
+    const ALL: [HostEngine; 3] = [HostEngine::Auto, HostEngine::Shm, HostEngine::Ucx];
+
+    /// The name that the variable uses.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            HostEngine::Auto => "auto",
+            HostEngine::Shm => "shm",
+            HostEngine::Ucx => "ucx",
+        }
+    }
+
+    pub(crate) fn from_raw(raw: u32) -> Option<HostEngine> {
+        HostEngine::ALL.into_iter().find(|e| *e as u32 == raw)
+    }
 }
 
 /// How vendor libraries are opened.
@@ -515,6 +581,8 @@ pub(crate) struct Config {
     pub(crate) hostid: Option<String>,
     /// FLAGOSCOMM_SINGLE_COPY.
     pub(crate) single_copy: SingleCopy,
+    /// FLAGOSCOMM_HOST_ENGINE.
+    pub(crate) host_engine: HostEngine,
     /// FLAGOSCOMM_DLOPEN.
     pub(crate) dlopen: OpenMode,
 }
@@ -577,6 +645,8 @@ pub(crate) enum OverrideOf {
     Library,
     /// The runtime.
     Driver,
+    /// The library of a host engine.
+    Engine,
 }
 
 /// The name of the variable that gives numbers of the vendor with this key.
@@ -604,6 +674,7 @@ pub(crate) fn override_name(key: &str, of: OverrideOf) -> String {
     match of {
         OverrideOf::Library => of_vendor(&VENDOR_LIBRARY, key),
         OverrideOf::Driver => of_vendor(&VENDOR_DRIVER, key),
+        OverrideOf::Engine => ENGINE_PATH.name.to_string(),
     }
 }
 
@@ -847,6 +918,10 @@ impl Config {
                 Some("off") => SingleCopy::Off,
                 _ => SingleCopy::Auto,
             },
+            host_engine: reader
+                .word(&HOST_ENGINE)
+                .and_then(|word| HostEngine::ALL.into_iter().find(|e| e.name() == word))
+                .unwrap_or_default(),
             dlopen: match reader.word(&DLOPEN) {
                 Some("deepbind") => OpenMode::DeepBind,
                 Some("global") => OpenMode::Global,
@@ -925,6 +1000,7 @@ mod tests {
             ("FLAGOSCOMM_TIMEOUT", "1e30"),
             ("FLAGOSCOMM_DEVICE", "x"),
             ("FLAGOSCOMM_DLOPEN", "lazy"),
+            ("FLAGOSCOMM_HOST_ENGINE", "gloo"),
             ("FLAGOSCOMM_SOCKET_FAMILY", "7"),
             ("FLAGOSCOMM_SINGLE_COPY", "2"),
         ] {
@@ -1051,6 +1127,10 @@ mod tests {
         assert_eq!(
             override_name("nvidia", OverrideOf::Driver),
             "FLAGOSCOMM_NVIDIA_DRIVER"
+        );
+        assert_eq!(
+            override_name("ucx", OverrideOf::Engine),
+            "FLAGOSCOMM_ENGINE_PATH"
         );
         assert_eq!(numbers_name("mthreads"), "FLAGOSCOMM_MTHREADS_NUMBERS");
     }

@@ -107,7 +107,12 @@ unsafe impl Sync for HostOp {}
 /// What a rank asks while it waits for others. Called now and then (at most a few thousand times a
 /// second) from every wait of an engine, with the ranks it is waiting for.
 pub(crate) trait WaitPolicy {
+    /// No ranks are named while data still moves: then none of them is missing, but an abort and the
+    /// deadline count.
     /// `Err` ends the wait: the communicator was aborted, a peer died, or the deadline passed.
     /// The engine returns that error and publishes it, so that no peer waits for this rank in vain.
     fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> crate::Result<()>;
+
+    /// A wait has ended the engine, which can't tell the other ranks by itself.
+    fn failed(&self, _error: &crate::Error) {}
 }

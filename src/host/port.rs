@@ -1,8 +1,9 @@
 //! The way of an operation into the host tier: from the uniform table to the engine, in the order
 //! of issue, on the caller's thread or a stream's.
 
+use super::engine::Engine;
 use super::liveness::Liveness;
-use super::op::{HostOp, OnDevice, VectorCounts};
+use super::op::{HostOp, OnDevice, VectorCounts, WaitPolicy};
 use super::shm::{Plan, ShmEngine};
 use super::stage::{self, DeviceMover, Worker};
 use super::stream;
@@ -32,7 +33,7 @@ pub(crate) struct HostPort {
 
 /// What calls of one communicator need before it is their turn, on a machine with a driver.
 struct Front {
-    engine: Arc<ShmEngine>,
+    engine: Arc<dyn Engine>,
     /// Made when the first operation needs them.
     mover: Option<Arc<DeviceMover>>,
     worker: Option<Worker>,
@@ -46,7 +47,7 @@ fn fronts() -> &'static Mutex<HashMap<usize, Front>> {
 
 /// One rank's engine and what its waits ask.
 pub(crate) struct Runner {
-    pub engine: Arc<ShmEngine>,
+    pub engine: Arc<dyn Engine>,
     pub liveness: Liveness,
     /// For error texts.
     pub label: String,
@@ -126,7 +127,9 @@ impl HostPort {
         if let Some(worker) = front.worker {
             worker.end();
         }
-        front.engine.retire();
+        if let Some(shm) = front.engine.shared_memory() {
+            shm.retire();
+        }
         let Some(mover) = front.mover else { return };
         let left = match mover.close() {
             Ok(closed) => !closed,
@@ -150,7 +153,7 @@ impl HostPort {
         driver: &'static Driver,
         device: i32,
         needed: bool,
-    ) -> Result<(Arc<ShmEngine>, Option<Arc<DeviceMover>>)> {
+    ) -> Result<(Arc<dyn Engine>, Option<Arc<DeviceMover>>)> {
         let (engine, mover) = {
             let fronts = lock(fronts());
             let front = fronts.get(&self.key()).ok_or_else(ended)?;
@@ -161,7 +164,9 @@ impl HostPort {
         }
         // Not under the lock: the driver may wait for the device, and so for other communicators.
         let mover = Arc::new(DeviceMover::new(driver, device)?);
-        engine.set_mover(Arc::clone(&mover) as _);
+        if let Some(shm) = engine.shared_memory() {
+            shm.set_mover(Arc::clone(&mover) as _);
+        }
         let mut fronts = lock(fronts());
         let front = fronts.get_mut(&self.key()).ok_or_else(ended)?;
         front.mover = Some(Arc::clone(&mover));
@@ -369,17 +374,22 @@ unsafe fn on_device_streams(
     }
     let device = target.device.load(Ordering::Relaxed);
     let (engine, mover) = target.host.front(driver, device, staged)?;
+    let Some(shm) = engine.shared_memory() else {
+        let mover = mover.as_deref().filter(|_| staged);
+        // SAFETY: as above.
+        return unsafe { wait_and_run(target, driver, &streams, batch, mover) };
+    };
     for op in &batch.ops {
-        engine.prepare(op);
+        shm.prepare(op);
     }
     let streams_wait = staged && on_device && !streams.is_empty() && config::get().streams_wait;
     if let Some(mover) = mover.filter(|mover| streams_wait && mover.queues())
-        && engine.may_queue()
+        && shm.may_queue()
     {
         for op in &batch.ops {
             engine.accepts(op)?;
         }
-        if let Some((plan, placed)) = plan(target, &engine, &mover, &batch) {
+        if let Some((plan, placed)) = plan(target, shm, &mover, &batch) {
             let queued = Arc::new(mover.reserve(&plan)?);
             let work = Deferred {
                 target,
@@ -393,7 +403,7 @@ unsafe fn on_device_streams(
                     texts: batch.texts,
                 },
             };
-            engine.queued();
+            shm.queued();
             (target.host).give(driver, device, Box::new(move || work.run()))?;
             // SAFETY: the plan's copies are those of the batch, whose buffers the caller promised, and of
             // memory of ours that the driver has pinned.
@@ -403,7 +413,7 @@ unsafe fn on_device_streams(
         }
     }
     // SAFETY: as above.
-    unsafe { wait_and_run(target, driver, &streams, &batch) }
+    unsafe { wait_and_run(target, driver, &streams, batch, None) }
 }
 
 /// A batch's copies, if they can be queued now. With them come its operations in host memory, where they don't go
@@ -428,7 +438,8 @@ fn plan(
     }
 }
 
-/// Runs a batch when the streams have come to their end, and returns when it is done.
+/// Runs a batch when the streams have come to their end, and returns when it is done. `whole` is what brings
+/// buffers in devices' memory to the host before and results back, for an engine that does not stage them.
 ///
 /// # Safety
 /// As [`run`], for every operation.
@@ -436,21 +447,42 @@ unsafe fn wait_and_run(
     target: &'static Target,
     driver: &'static Driver,
     streams: &[RawStream],
-    batch: &Batch,
+    mut batch: Batch,
+    whole: Option<&DeviceMover>,
 ) -> Result<()> {
     for stream in streams {
         driver.stream_synchronize(*stream)?;
     }
     let runner = target.host.runner.lock();
     let runner = open(&runner)?;
-    // SAFETY: the caller's promise about the buffers.
-    unsafe { run_batch(runner, batch) }
+    let Some(mover) = whole else {
+        // SAFETY: the caller's promise about the buffers.
+        return unsafe { run_batch(runner, &batch) };
+    };
+    for op in &batch.ops {
+        runner.engine.accepts(op)?;
+    }
+    let text = || batch.texts[0].text();
+    let ended = |error: Error| {
+        // The others wait for this rank's part, or have its results for good.
+        runner.engine.poison(&error);
+        runner.liveness.of(&text).failed(&error);
+        error
+    };
+    // SAFETY: as above.
+    let brought = unsafe { stage::to_host(mover, &batch.ops, target.rank(), target.nranks()) };
+    let (ops, results) = brought.map_err(ended)?;
+    batch.ops = ops;
+    // SAFETY: the buffers are the caller's, or copies that live on.
+    unsafe { run_batch(runner, &batch)? };
+    // SAFETY: as above.
+    unsafe { results.deliver(mover) }
 }
 
 /// A batch whose copies are queued. They go on whatever becomes of it.
 struct Deferred {
     target: &'static Target,
-    engine: Arc<ShmEngine>,
+    engine: Arc<dyn Engine>,
     mover: Arc<DeviceMover>,
     queued: Option<Arc<stage::Queued>>,
     turn: Option<Turn>,
@@ -467,6 +499,11 @@ impl Deferred {
             return self.release();
         };
         let patient = || runner.engine.check_failure();
+        let set_mover = |mover| {
+            if let Some(shm) = runner.engine.shared_memory() {
+                shm.set_mover(mover);
+            }
+        };
         let ran = (|| {
             queued.await_start(&patient)?;
             if self.placed {
@@ -474,10 +511,10 @@ impl Deferred {
                 // SAFETY: the promise of the caller of `submit`; the buffers are a place of ours.
                 return unsafe { run_batch(runner, &self.batch) };
             }
-            runner.engine.set_mover(queued as _);
+            set_mover(queued as _);
             // SAFETY: as above; what was queued are this batch's copies.
             let ran = unsafe { run_batch(runner, &self.batch) };
-            runner.engine.set_mover(Arc::clone(&self.mover) as _);
+            set_mover(Arc::clone(&self.mover) as _);
             // What was planned behind it counts on its steps.
             ran.inspect_err(|error| runner.engine.poison(error))
         })();
@@ -494,7 +531,9 @@ impl Deferred {
     fn release(&mut self) {
         if let Some(queued) = self.queued.take() {
             queued.release();
-            self.engine.unqueued();
+            if let Some(shm) = self.engine.shared_memory() {
+                shm.unqueued();
+            }
         }
     }
 }

@@ -7,7 +7,6 @@
 //! What the ranks tell each other:
 //!
 //! * `layout`: where the words and areas lie,
-//! * `check`: validation of arguments, fingerprints of calls,
 //! * `protocol`: the rules by which ranks hand memory to each other,
 //! * `collectives`, `p2p`: what moves through the segment,
 //! * `direct`: what is read and written where the callers have it,
@@ -18,7 +17,6 @@
 //! on: no data has moved, and all ranks count the call as done. After any error of a wait (abort,
 //! deadline, dead peer) it does not: the error is published, and every later call on every rank fails.
 
-mod check;
 mod collectives;
 mod direct;
 mod layout;
@@ -28,15 +26,16 @@ mod staged;
 mod wait;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::error::{Error, Result};
+use crate::host::check::MAX_ENGINE_RANKS;
+use crate::host::engine::Engine;
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::sys::cpu::{self, CPU_WORDS};
 use crate::sys::memory::Segment;
-use crate::types::OpKind;
 use direct::{Direct, Tuning};
-use layout::{MAX_LOCAL_RANKS, Map};
+use layout::{MAX_MESSAGING_RANKS, Map};
 use staged::{Helpers, Pool};
 pub(crate) use staged::{Plan, pool_bytes};
 use std::sync::atomic::Ordering::Relaxed;
@@ -161,81 +160,62 @@ impl ShmEngine {
         let enough = cpu::count(&cpus) >= self.ranks && self.quota.is_none_or(|n| n >= self.ranks);
         self.spins.store(enough, Relaxed);
     }
+}
 
-    /// Refuses what this rank alone can see to be wrong, before the operation is run.
-    pub(crate) fn accepts(&self, op: &HostOp) -> Result<()> {
-        self.check_failure()?;
-        self.validate(op)
+impl Engine for ShmEngine {
+    fn rank(&self) -> usize {
+        self.rank
     }
 
-    /// Runs one operation to its end. One call at a time; [`ShmEngine::abort`] and
-    /// [`ShmEngine::poison`] may come from any thread meanwhile.
-    ///
-    /// # Safety
-    /// The buffers are readable and writable as far as the operation's kind, count and data type
-    /// say, by the mover where they are on a device, are not touched by others meanwhile, and overlap
-    /// only where the kind allows in place.
-    /// No other `run` or `run_group` of this engine is going on.
-    pub(crate) unsafe fn run(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
-        self.check_failure()?;
-        self.validate(op)?;
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn messaging_ranks(&self) -> usize {
+        MAX_MESSAGING_RANKS
+    }
+
+    fn is_far(&self) -> bool {
+        false
+    }
+
+    fn about(&self) -> String {
+        String::from("shared memory")
+    }
+
+    unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         // SAFETY: handed down from the caller.
-        let result = unsafe {
-            match op.kind {
-                OpKind::Send | OpKind::Recv => self.lone_transfer(op, wait),
-                _ => self.collective(op, wait),
-            }
-        };
-        self.departed(result)
+        unsafe { self.run_collective(op, wait) }
     }
 
-    /// The result of operations, once no other rank is at work in their buffers.
-    #[inline]
-    fn departed(&self, result: Result<()>) -> Result<()> {
-        if result.is_err() && self.check_failure().is_err() {
-            self.await_departure();
-        }
-        result
-    }
-
-    /// Runs the operations of one group: the collectives in their order, then all sends and
-    /// receives together. A disagreement in one operation does not stop the others; the first error
-    /// is returned. Wrong arguments of any are found before the first begins.
-    ///
-    /// # Safety
-    /// As [`ShmEngine::run`], for every operation; no buffer that one operation writes is used by
-    /// another.
-    pub(crate) unsafe fn run_group(&self, ops: &[HostOp], wait: &dyn WaitPolicy) -> Result<()> {
-        self.check_failure()?;
-        for op in ops {
-            self.validate(op)?;
-        }
-        self.pair_own(ops)?;
+    unsafe fn lone_transfer(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         // SAFETY: handed down from the caller.
-        let result = unsafe { self.run_all(ops, wait) };
-        self.departed(result)
+        unsafe { self.transfer_alone(op, wait) }
     }
 
-    /// # Safety
-    /// As [`ShmEngine::run_group`].
-    unsafe fn run_all(&self, ops: &[HostOp], wait: &dyn WaitPolicy) -> Result<()> {
-        let mut result = Ok(());
-        let mut transfers = Vec::new();
-        for op in ops {
-            if check::point_to_point(op.kind) {
-                transfers.push(op);
-                continue;
-            }
-            // SAFETY: handed down from the caller.
-            result = result.and(unsafe { self.collective(op, wait) });
-            // Disagreements do not end the engine, everything else does.
-            self.check_failure()?;
-        }
-        if !transfers.is_empty() {
-            // SAFETY: handed down from the caller.
-            result = result.and(unsafe { self.grouped_transfers(&transfers, wait) });
-        }
-        result
+    unsafe fn grouped_transfers(&self, ops: &[&HostOp], wait: &dyn WaitPolicy) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        unsafe { self.transfer_together(ops, wait) }
+    }
+
+    fn await_visitors(&self) {
+        self.await_departure();
+    }
+
+    fn shared_memory(&self) -> Option<&ShmEngine> {
+        Some(self)
+    }
+
+    fn check_failure(&self) -> Result<()> {
+        self.published_failure()
+    }
+
+    fn poison(&self, error: &Error) {
+        self.publish_failure(error);
+    }
+
+    fn abort(&self) {
+        self.publish_abort();
     }
 }
 
@@ -245,9 +225,9 @@ fn check_ranks(ranks: u32) -> Result<()> {
             "a communicator has at least one rank",
         ));
     }
-    if ranks as usize > MAX_LOCAL_RANKS {
+    if ranks as usize > MAX_ENGINE_RANKS {
         return Err(Error::not_supported(format!(
-            "{ranks} ranks on one machine, but the host tier serves at most {MAX_LOCAL_RANKS} there"
+            "{ranks} ranks on one machine, but the host tier serves at most {MAX_ENGINE_RANKS} there"
         )));
     }
     Ok(())

@@ -15,12 +15,13 @@
 use super::op::{CopySpan, HostOp, Mover, OnDevice, SLOTS, Way};
 use super::shm::Plan;
 use crate::device::{CopyKind, Driver, Guard, OwnedEvent, OwnedStream, RawStream};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::ops::lock;
 use crate::sys::handoff::{Sender, queue};
 use crate::sys::per_process::PerProcess;
 use crate::types::OpKind;
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
@@ -129,6 +130,108 @@ pub(crate) fn in_place_of_ours(
         outward: vec![outward],
     };
     Some((placed, plan))
+}
+
+/// One range of a buffer, in bytes from its start.
+type Range = std::ops::Range<usize>;
+
+/// What of its buffers an operation reads and writes.
+fn ranges(op: &HostOp, rank: u32, nranks: u32) -> [Vec<Range>; 2] {
+    let size = op.dtype.size();
+    if let Some(v) = &op.vector {
+        let blocks = |counts: &[usize], displs: &[usize]| {
+            let blocks = counts.iter().zip(displs);
+            blocks.map(|(c, d)| d * size..(d + c) * size).collect()
+        };
+        return [
+            blocks(&v.send_counts, &v.send_displs),
+            blocks(&v.recv_counts, &v.recv_displs),
+        ];
+    }
+    let (send, recv) = extents(op, rank, nranks);
+    [Vec::from([0..send]), Vec::from([0..recv])]
+}
+
+/// What has to go back to a device, and where it is until then.
+pub(crate) struct Results {
+    spans: Vec<CopySpan>,
+    /// All copies on the host; only the spans point to them.
+    memory: Vec<Vec<MaybeUninit<u8>>>,
+}
+
+impl Results {
+    /// Copies them to the device.
+    ///
+    /// # Safety
+    /// The buffers of the operations are as the caller of [`to_host`] promised; all of the results that the
+    /// spans mean have been written.
+    pub(crate) unsafe fn deliver(self, mover: &dyn Mover) -> Result<()> {
+        for span in self.spans {
+            // SAFETY: handed down from the caller; the memory is still there.
+            unsafe { mover.copy(Way::Out, span)? };
+        }
+        drop(self.memory);
+        Ok(())
+    }
+}
+
+/// The operations with every buffer that only the device can use replaced by memory of the host, and what has to
+/// go back afterwards. Only what an operation reads is brought, only what it writes goes back.
+///
+/// # Safety
+/// The operations' buffers on the device have as many bytes as they need, and nobody uses them.
+pub(crate) unsafe fn to_host(
+    mover: &dyn Mover,
+    ops: &[HostOp],
+    rank: u32,
+    nranks: u32,
+) -> Result<(Vec<HostOp>, Results)> {
+    let (mut spans, mut memory) = (Vec::new(), Vec::new());
+    let mut room = |ranges: &[Range]| -> Result<*mut u8> {
+        let bytes = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(bytes).map_err(|_| {
+            let text = format!("no memory for a copy of {bytes} bytes of a device's");
+            Error::new(Code::SystemError, text)
+        })?;
+        copy.resize(bytes, MaybeUninit::uninit());
+        let start = copy.as_mut_ptr().cast();
+        memory.push(copy);
+        Ok(start)
+    };
+    let mut on_host = Vec::with_capacity(ops.len());
+    for op in ops {
+        let [read, written] = ranges(op, rank, nranks);
+        let mut own = HostOp {
+            on_device: OnDevice::default(),
+            ..op.clone()
+        };
+        if op.on_device.send {
+            let to = room(&read)?;
+            own.send = to;
+            for range in read.into_iter().filter(|range| !range.is_empty()) {
+                let span = CopySpan {
+                    to: to.wrapping_add(range.start),
+                    from: op.send.wrapping_add(range.start),
+                    bytes: range.len(),
+                };
+                // SAFETY: handed down from the caller; there is room for all that is read.
+                unsafe { mover.copy(Way::In, span)? };
+            }
+        }
+        if op.on_device.recv {
+            let from = room(&written)?;
+            own.recv = from;
+            let written = written.into_iter().filter(|range| !range.is_empty());
+            spans.extend(written.map(|range| CopySpan {
+                to: op.recv.wrapping_add(range.start),
+                from: from.wrapping_add(range.start),
+                bytes: range.len(),
+            }));
+        }
+        on_host.push(own);
+    }
+    Ok((on_host, Results { spans, memory }))
 }
 
 /// The way to one device's memory.

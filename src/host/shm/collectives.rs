@@ -5,17 +5,19 @@
 //! they go on in piece steps. `protocol` has the rules.
 
 use super::ShmEngine;
-use super::check::{Fingerprint, Staging, mismatch, reduces};
 use super::direct::Visit;
 use super::layout::{Row, SLOT, Side};
 use super::protocol::{self, Counter, Peers};
 use super::wait::Flags;
-use crate::error::{Code, Error, Result};
-use crate::host::kernels::{Fold, Scale, Target, copy, fence, fold_for};
-use crate::host::op::{HostOp, OnDevice, VectorCounts, WaitPolicy};
+use crate::error::{Error, Result};
+use crate::host::check::{Fingerprint, Staging, compare_counts, mismatch, reduces};
+use crate::host::kernels::{Scale, Target, copy, fence};
+use crate::host::local::{
+    Reducer, Sources, alone, extent, move_own, offset, own_block, private_copy,
+};
+use crate::host::op::{HostOp, OnDevice, WaitPolicy};
 use crate::ops::lock;
 use crate::types::{DataType, OpKind, Reduction};
-use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Largest piece of a reduction that one rank reduces in one step.
@@ -33,89 +35,19 @@ pub(super) const STREAM_FROM: usize = 4 << 20;
 /// What a large all-reduce may read on every rank to be done in one exchange.
 const GATHERED: usize = 64 << 10;
 
-/// Contributions for which there is room without an allocation.
-const FEW: usize = 128;
-
-/// The contributions to a fold, in rank order, for usual numbers of ranks without an allocation.
-pub(super) struct Sources {
-    few: [MaybeUninit<*const u8>; FEW],
-    many: Vec<*const u8>,
-    len: usize,
-}
-
-impl Sources {
-    #[inline]
-    pub(super) fn new(ranks: usize, pointer: impl Fn(usize) -> *const u8) -> Sources {
-        let mut sources = Sources {
-            few: [const { MaybeUninit::uninit() }; FEW],
-            many: Vec::new(),
-            len: ranks,
-        };
-        if ranks > FEW {
-            sources.many = (0..ranks).map(pointer).collect();
-        } else {
-            for (rank, place) in sources.few[..ranks].iter_mut().enumerate() {
-                place.write(pointer(rank));
-            }
-        }
-        sources
-    }
-
-    #[inline]
-    fn as_slice(&self) -> &[*const u8] {
-        if self.len > FEW {
-            return &self.many;
-        }
-        // SAFETY: `new` has written the first `len` pointers, and its slicing has shown that there
-        // are as many.
-        unsafe { std::slice::from_raw_parts(self.few.as_ptr().cast(), self.len) }
-    }
-}
-
-/// A fold together with the scalars of this call.
-pub(super) struct Reducer {
-    fold: Fold,
-    size: usize,
-    scales: Vec<Scale>,
-}
-
-impl Reducer {
-    /// # Safety
-    /// As [`Fold`], with `bytes` instead of a count.
-    #[inline]
-    pub(super) unsafe fn fold(&self, to: Target, sources: &Sources, bytes: usize) {
-        // SAFETY: the caller promises what the fold needs; there is at least one rank.
-        unsafe { (self.fold)(to, sources.as_slice(), &self.scales, bytes / self.size) }
-    }
-}
-
-/// `pointer + bytes`, for pointers that may be null if nothing is read or written through them.
-#[inline]
-pub(super) fn offset(pointer: *mut u8, bytes: usize) -> *mut u8 {
-    pointer.wrapping_add(bytes)
-}
-
-/// Copies between buffers of the caller, which may overlap.
-///
-/// # Safety
-/// Both are valid for `bytes` bytes.
-pub(super) unsafe fn move_own(to: *mut u8, from: *const u8, bytes: usize) {
-    if bytes > 0 && !std::ptr::eq(to, from) {
-        // SAFETY: the caller promised both ranges; `copy` allows them to overlap.
-        unsafe { std::ptr::copy(from, to, bytes) }
-    }
-}
-
 impl ShmEngine {
     /// Runs one validated collective.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
-    pub(super) unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
+    pub(super) unsafe fn run_collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         // SAFETY: handed down from the caller.
         unsafe {
             if self.ranks == 1 {
-                return self.alone(op);
+                return match op.on_device.any() {
+                    true => self.alone_on_device(op),
+                    false => alone(op),
+                };
             }
             if op.kind == OpKind::AllToAllv {
                 return self.all_to_all_v(op, wait);
@@ -218,17 +150,11 @@ impl ShmEngine {
     /// The fold and, after the exchange, all ranks' scalars.
     #[inline]
     pub(super) fn reducer(&self, op: &HostOp, parity: usize) -> Result<Reducer> {
-        let fold = fold_for(op.dtype, op.reduction)
-            .ok_or_else(|| Error::internal("a reduction passed validation but has no kernel"))?;
         let scales = match op.reduction {
             Reduction::Builtin(_) => Vec::new(),
             Reduction::PreMulSum(_) => self.scales(parity).collect(),
         };
-        Ok(Reducer {
-            fold,
-            size: op.dtype.size(),
-            scales,
-        })
+        Reducer::new(op, scales)
     }
 
     /// All ranks' scalars, after the exchange.
@@ -237,7 +163,7 @@ impl ShmEngine {
     }
 
     /// # Safety
-    /// As [`ShmEngine::run`]; `bytes` is what `op.count` means, `frame` at most [`SLOT`].
+    /// As [`Engine::run`](crate::host::engine::Engine::run); `bytes` is what `op.count` means, `frame` at most [`SLOT`].
     unsafe fn in_one_exchange(
         &self,
         op: &HostOp,
@@ -318,7 +244,7 @@ impl ShmEngine {
     }
 
     /// # Safety
-    /// As [`ShmEngine::run`]; `bytes`, not 0, is what `op.count` means, and `frame` what the largest
+    /// As [`Engine::run`](crate::host::engine::Engine::run); `bytes`, not 0, is what `op.count` means, and `frame` what the largest
     /// buffer of a rank holds.
     unsafe fn large(
         &self,
@@ -353,7 +279,7 @@ impl ShmEngine {
     }
 
     /// # Safety
-    /// As [`ShmEngine::run`], after the exchange; `bytes`, not 0, is what `op.count` means.
+    /// As [`Engine::run`](crate::host::engine::Engine::run), after the exchange; `bytes`, not 0, is what `op.count` means.
     unsafe fn in_pieces(
         &self,
         op: &HostOp,
@@ -550,7 +476,7 @@ impl ShmEngine {
     /// or with a visit from where they are.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`]; if one rank has a visit, all have.
+    /// As [`Engine::run`](crate::host::engine::Engine::run); if one rank has a visit, all have.
     pub(super) unsafe fn reduce_pieces(
         &self,
         op: &HostOp,
@@ -643,7 +569,7 @@ impl ShmEngine {
     }
 
     /// # Safety
-    /// As [`ShmEngine::run`].
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
     unsafe fn all_to_all_v(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         let Some(vector) = op.vector.as_deref() else {
             return Err(Error::internal(
@@ -659,8 +585,11 @@ impl ShmEngine {
         let overlap = send_at < recv_at.saturating_add(recv_bytes)
             && recv_at < send_at.saturating_add(send_bytes);
         let copied = if overlap {
-            // SAFETY: the caller promised the send buffer up to the end of its last block.
-            Some(unsafe { self.private_copy(op, vector, send_bytes)? })
+            let copied = private_copy(op.send, vector, size, send_bytes, |to, from, bytes| {
+                // SAFETY: the caller promised the send buffer up to the end of its last block.
+                unsafe { self.bring(op.on_device.send, to, from, bytes) }
+            });
+            Some(copied?)
         } else {
             None
         };
@@ -834,117 +763,27 @@ impl ShmEngine {
     /// Compares what every rank sends to every other with what that one expects: all ranks look at
     /// the same table and come to the same verdict.
     fn compare_rows(&self, sequence: u64, parity: usize, dtype: DataType) -> Result<()> {
-        let mut first = None;
-        let mut pairs = 0;
-        for from in 0..self.ranks {
-            for to in 0..self.ranks {
-                let sent = self.map.row(from, parity, Row::Sent, to).load(Relaxed);
-                let expected = self.map.row(to, parity, Row::Expected, from).load(Relaxed);
-                if sent != expected {
-                    first.get_or_insert((from, to, sent, expected));
-                    pairs += 1;
-                }
-            }
-        }
-        let Some((from, to, sent, expected)) = first else {
+        compare_counts(sequence, dtype, self.ranks, |from, to| {
+            let sent = self.map.row(from, parity, Row::Sent, to);
+            let expected = self.map.row(to, parity, Row::Expected, from);
+            (sent.load(Relaxed), expected.load(Relaxed))
+        })
+    }
+
+    /// A communicator of one rank with a buffer on a device.
+    ///
+    /// # Safety
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
+    unsafe fn alone_on_device(&self, op: &HostOp) -> Result<()> {
+        let Some((send, recv, count)) = own_block(op)? else {
             return Ok(());
         };
-        let more = match pairs - 1 {
-            0 => String::new(),
-            more => format!(" ({more} more pairs of ranks disagree)"),
-        };
-        Err(Error::invalid_usage(format!(
-            "ranks disagree in collective number {sequence} of this communicator, in count: \
-             AlltoAllv({name}): rank {from} sends count {sent} to rank {to}, but rank {to} \
-             expects count {expected} from rank {from}{more}; no data was moved",
-            name = dtype.name()
-        )))
-    }
-
-    /// A communicator of one rank.
-    ///
-    /// # Safety
-    /// As [`ShmEngine::run`].
-    unsafe fn alone(&self, op: &HostOp) -> Result<()> {
-        let size = op.dtype.size();
-        let (send, recv, count) = match (op.kind, op.vector.as_deref()) {
-            (OpKind::Barrier, _) => return Ok(()),
-            (OpKind::AllToAllv, Some(v)) => {
-                if v.send_counts[0] != v.recv_counts[0] {
-                    return Err(Error::invalid_usage(format!(
-                        "AlltoAllv({}): rank 0 sends count {} to itself but expects count {}",
-                        op.dtype.name(),
-                        v.send_counts[0],
-                        v.recv_counts[0]
-                    )));
-                }
-                let send = op.send.wrapping_add(v.send_displs[0].wrapping_mul(size));
-                (
-                    send,
-                    op.recv.wrapping_add(v.recv_displs[0].wrapping_mul(size)),
-                    v.send_counts[0],
-                )
-            }
-            _ => (op.send, op.recv, op.count),
-        };
-        if let (true, Reduction::PreMulSum(scale)) = (reduces(op.kind), op.reduction) {
-            if op.on_device.any() {
-                // SAFETY: handed down from the caller.
-                return unsafe { self.scale_alone(op, scale) };
-            }
-            let fold = fold_for(op.dtype, op.reduction).ok_or_else(|| {
-                Error::internal("a reduction passed validation but has no kernel")
-            })?;
-            let to = Target::one(recv, false);
-            // SAFETY: the caller promised `count` elements at both, which are the same or apart.
-            unsafe { fold(to, &[send], &[scale], count) };
-        } else {
-            // SAFETY: as above; every other operation on one rank is a copy.
-            unsafe { self.keep_own(op.on_device.any(), recv, send, count * size)? };
-        }
-        Ok(())
-    }
-
-    /// A copy of the blocks of a send buffer, at the same offsets.
-    ///
-    /// # Safety
-    /// The blocks are readable and end within `bytes`.
-    unsafe fn private_copy(
-        &self,
-        op: &HostOp,
-        vector: &VectorCounts,
-        bytes: usize,
-    ) -> Result<Vec<MaybeUninit<u8>>> {
-        let mut copied = Vec::new();
-        copied.try_reserve_exact(bytes).map_err(|_| {
-            Error::new(
-                Code::SystemError,
-                format!("AlltoAllv in place: no memory for {bytes} bytes"),
-            )
-        })?;
-        copied.resize(bytes, MaybeUninit::uninit());
-        let size = op.dtype.size();
-        for (&count, &displ) in vector.send_counts.iter().zip(&vector.send_displs) {
-            let at = displ * size;
-            if count > 0 {
-                // SAFETY: the caller promised the block and that it ends within `bytes`, the length of
-                // the copy.
-                unsafe {
-                    self.bring(
-                        op.on_device.send,
-                        copied.as_mut_ptr().add(at).cast(),
-                        op.send.add(at),
-                        count * size,
-                    )?;
-                }
+        // SAFETY: handed down from the caller.
+        unsafe {
+            match op.reduction {
+                Reduction::PreMulSum(scale) if reduces(op.kind) => self.scale_alone(op, scale),
+                _ => self.keep_own(true, recv, send, count * op.dtype.size()),
             }
         }
-        Ok(copied)
     }
-}
-
-/// Elements from the start of a buffer to the end of its last block.
-fn extent(counts: &[usize], displs: &[usize]) -> usize {
-    let ends = counts.iter().zip(displs).filter(|(count, _)| **count > 0);
-    ends.map(|(count, displ)| displ + count).max().unwrap_or(0)
 }

@@ -16,13 +16,14 @@
 //! its caller only when no other rank is in them any more.
 
 use super::ShmEngine;
-use super::collectives::{STREAM_FROM, Sources, move_own, offset};
+use super::collectives::STREAM_FROM;
 use super::layout::{Fact, Side};
 use super::protocol::{self, Counter, Peers};
 use crate::config::{self, SingleCopy};
 use crate::error::{Code, Error, Result};
 use crate::host::heap::{self, Facts, PeerHeap};
 use crate::host::kernels::{Target, copy, fence};
+use crate::host::local::{Sources, move_own, offset};
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::sys::memory::read_process;
 use crate::sys::per_process::PerProcess;
@@ -267,7 +268,7 @@ impl<'a> Presence<'a> {
         let presence = Presence(engine);
         // Either this rank sees a failure now, or a rank that has failed sees this one.
         std::sync::atomic::fence(SeqCst);
-        engine.check_failure()?;
+        engine.published_failure()?;
         Ok(presence)
     }
 }
@@ -302,7 +303,7 @@ impl Visit<'_> {
     /// # Safety
     /// Every rank's send buffer has these bytes; `len` is at most [`Visit::chunk`].
     pub(super) unsafe fn sources(&mut self, at: usize, len: usize) -> Result<Sources> {
-        self.engine.check_failure()?;
+        self.engine.published_failure()?;
         let chunk = self.chunk;
         let place = |scratch: &mut [u8], rank: usize| scratch[rank * chunk..].as_mut_ptr();
         for rank in 0..self.sends.len() {
@@ -724,7 +725,7 @@ impl ShmEngine {
     /// Runs an operation in the others' buffers.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`], on all ranks; `bytes`, not 0, is what `op.count` means.
+    /// As [`Engine::run`](crate::host::engine::Engine::run), on all ranks; `bytes`, not 0, is what `op.count` means.
     pub(super) unsafe fn directly(
         &self,
         op: &HostOp,
@@ -967,7 +968,7 @@ impl ShmEngine {
             _ => COPY_CHUNK,
         };
         for done in (0..len).step_by(step) {
-            self.check_failure()?;
+            self.published_failure()?;
             let (to, len) = (offset(to, done), step.min(len - done));
             let read = match from {
                 Reach::Here(start) => {
@@ -1002,7 +1003,7 @@ impl ShmEngine {
             Code::RemoteError,
             format!("a buffer of rank {rank} (process {pid}) can't be read: {error}"),
         );
-        self.poison(&error);
+        self.publish_failure(&error);
         error
     }
 

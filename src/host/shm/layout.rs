@@ -11,9 +11,6 @@ use crate::sys::memory::Segment;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The largest number of ranks that share one segment.
-pub(super) const MAX_LOCAL_RANKS: usize = 1024;
-
 /// With more ranks than this there are no messages from rank to rank: a channel for each two of them
 /// would take gigabytes.
 pub(super) const MAX_MESSAGING_RANKS: usize = 128;
@@ -492,6 +489,7 @@ const _: () = assert!(PAIR + FAILURE_TEXT <= PAGE && CPU_WORDS * 8 <= PAIR);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::check::MAX_ENGINE_RANKS;
 
     #[test]
     fn sizes_stay_within_their_budget() {
@@ -516,6 +514,6 @@ mod tests {
         }
         assert!(segment_bytes(MAX_MESSAGING_RANKS) <= 128 << 20);
         assert!(segment_bytes(MAX_MESSAGING_RANKS + 1) <= 64 << 20);
-        assert!(segment_bytes(MAX_LOCAL_RANKS) <= 256 << 20);
+        assert!(segment_bytes(MAX_ENGINE_RANKS) <= 256 << 20);
     }
 }

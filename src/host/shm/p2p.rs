@@ -18,6 +18,7 @@ use super::layout::CHANNEL_DEPTH;
 use super::wait::Waiter;
 use crate::error::{Error, Result};
 use crate::host::kernels::copy;
+use crate::host::local::{dtype_name, message_mismatch, own_transfers};
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::types::{DataType, OpKind};
 use std::mem::MaybeUninit;
@@ -102,50 +103,12 @@ impl Transfer {
     }
 }
 
-/// The error of both sides of a message whose sender and receiver disagree.
-#[cold]
-fn mismatch(
-    (sender, sent, sent_dtype): (usize, u64, &str),
-    (receiver, expected, expected_dtype): (usize, u64, &str),
-) -> Error {
-    let fields = match (sent == expected, sent_dtype == expected_dtype) {
-        (false, false) => "count and data type",
-        (false, true) => "count",
-        _ => "data type",
-    };
-    Error::invalid_usage(format!(
-        "ranks disagree in {fields}: rank {sender} called Send(count {sent}, {sent_dtype}) to rank {receiver} but \
-         rank {receiver} called Recv(count {expected}, {expected_dtype}) from rank {sender}; the \
-         message was dropped"
-    ))
-}
-
-fn dtype_name(raw: u64) -> &'static str {
-    i32::try_from(raw)
-        .ok()
-        .and_then(DataType::from_raw)
-        .map_or("an unknown type", DataType::name)
-}
-
 impl ShmEngine {
     /// A send or receive outside a group.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
-    pub(super) unsafe fn lone_transfer(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
-        if op.root as usize == self.rank {
-            let other = if op.kind == OpKind::Send {
-                "Recv"
-            } else {
-                "Send"
-            };
-            return Err(Error::invalid_usage(format!(
-                "{kind}: rank {rank} called {kind} with itself as peer outside a group, where the \
-                 matching {other} can't be called any more; put both into one group",
-                kind = op.kind.name(),
-                rank = self.rank
-            )));
-        }
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
+    pub(super) unsafe fn transfer_alone(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         let mut transfers = [Transfer::new(self, op, 1)];
         // SAFETY: handed down from the caller.
         unsafe { self.transfer_all(&mut transfers, true, wait) }
@@ -154,16 +117,18 @@ impl ShmEngine {
     /// The sends and receives of a group, all together.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
-    pub(super) unsafe fn grouped_transfers(
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
+    pub(super) unsafe fn transfer_together(
         &self,
         ops: &[&HostOp],
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
         let (own, others): (Vec<&HostOp>, Vec<&HostOp>) =
             ops.iter().partition(|op| op.root as usize == self.rank);
-        // SAFETY: handed down from the caller.
-        let own = unsafe { self.own_transfers(&own) };
+        let own = own_transfers(self.rank, &own, |on_device, to, from, bytes| {
+            // SAFETY: handed down from the caller.
+            unsafe { self.keep_own(on_device, to, from, bytes) }
+        });
         let together = others.len();
         let mut transfers: Vec<Transfer> = others
             .into_iter()
@@ -174,53 +139,11 @@ impl ShmEngine {
         own.and(others)
     }
 
-    /// Refuses a group in which sends to this rank itself and receives from it do not pair up.
-    pub(super) fn pair_own(&self, ops: &[HostOp]) -> Result<()> {
-        let count = |kind| {
-            let own = |op: &&HostOp| op.kind == kind && op.root as usize == self.rank;
-            ops.iter().filter(own).count()
-        };
-        let (sends, receives) = (count(OpKind::Send), count(OpKind::Recv));
-        if sends == receives {
-            return Ok(());
-        }
-        Err(Error::invalid_usage(format!(
-            "rank {} called Send to itself {sends} times but Recv from itself {receives} times in one \
-             group",
-            self.rank
-        )))
-    }
-
-    /// Sends of this rank to itself, matched with its receives in order.
-    ///
-    /// # Safety
-    /// As [`ShmEngine::run`].
-    unsafe fn own_transfers(&self, ops: &[&HostOp]) -> Result<()> {
-        let of = |kind| ops.iter().filter(move |op| op.kind == kind);
-        let mut result = Ok(());
-        for (send, recv) in of(OpKind::Send).zip(of(OpKind::Recv)) {
-            if (send.count, send.dtype) != (recv.count, recv.dtype) {
-                let error = mismatch(
-                    (self.rank, send.count as u64, send.dtype.name()),
-                    (self.rank, recv.count as u64, recv.dtype.name()),
-                );
-                result = result.and(Err(error));
-            } else if send.count > 0 {
-                let on_device = send.on_device.send || recv.on_device.recv;
-                let bytes = send.count * send.dtype.size();
-                // SAFETY: the caller promised `count` elements at both.
-                let moved = unsafe { self.keep_own(on_device, recv.recv, send.send, bytes) };
-                result = result.and(moved);
-            }
-        }
-        result
-    }
-
     /// Moves all transfers until each is complete or refused. Those with the same peer and direction
     /// go in the order in which they stand.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
     unsafe fn transfer_all(
         &self,
         transfers: &mut [Transfer],
@@ -311,7 +234,7 @@ impl ShmEngine {
         {
             let expected = channel.rejected_count.load(Relaxed);
             let expected_dtype = dtype_name(channel.rejected_dtype.load(Relaxed));
-            return Outcome::Failed(mismatch(
+            return Outcome::Failed(message_mismatch(
                 (self.rank, transfer.count as u64, transfer.dtype.name()),
                 (transfer.peer, expected, expected_dtype),
             ));
@@ -484,7 +407,7 @@ impl ShmEngine {
                     channel.rejected_dtype.store(transfer.dtype as u64, Relaxed);
                     channel.rejected.store(message, Release);
                     channel.consumed.store(consumed + 1, Release);
-                    return Outcome::Failed(mismatch(
+                    return Outcome::Failed(message_mismatch(
                         (transfer.peer, sent, dtype_name(sent_dtype)),
                         (self.rank, transfer.count as u64, transfer.dtype.name()),
                     ));

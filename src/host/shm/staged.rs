@@ -15,14 +15,14 @@
 //! step g only after every rank has left step g - slots.
 
 use super::ShmEngine;
-use super::check::Staging;
-use super::collectives::move_own;
 use super::layout::StageCounter;
 use super::protocol::Peers;
 use super::wait::Waiter;
 use crate::error::{Error, Result};
+use crate::host::check::Staging;
 use crate::host::crew::{Crew, Job};
 use crate::host::kernels::{Fold, Scale, Target, copy, fold_for};
+use crate::host::local::move_own;
 use crate::host::op::{CopySpan, HostOp, Mover, SLOTS, WaitPolicy, Way};
 use crate::ops::lock;
 use crate::sys::cpu::{self, CPU_WORDS};
@@ -259,7 +259,7 @@ impl ShmEngine {
 
     /// Whether it can reach a device's memory.
     #[cfg(test)]
-    pub(super) fn has_mover(&self) -> bool {
+    pub(crate) fn has_mover(&self) -> bool {
         self.mover_or_none().is_some()
     }
 
@@ -289,7 +289,7 @@ impl ShmEngine {
 
     /// The error of a copy, which every rank is told: they wait for what was to be copied.
     fn told<T>(&self, result: Result<T>) -> Result<T> {
-        result.inspect_err(|error| self.poison(error))
+        result.inspect_err(|error| self.publish_failure(error))
     }
 
     /// Copies what an operation reads to the host.
@@ -360,7 +360,7 @@ impl ShmEngine {
     /// Reduces what a single rank has on a device: multiplies it by its scalar.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`], for a communicator of one rank.
+    /// As [`Engine::run`](crate::host::engine::Engine::run), for a communicator of one rank.
     pub(super) unsafe fn scale_alone(&self, op: &HostOp, scale: Scale) -> Result<()> {
         let size = op.dtype.size();
         let fold = fold_for(op.dtype, op.reduction)
@@ -385,7 +385,7 @@ impl ShmEngine {
     /// The steps of a collective, after its exchange. `bytes` is not 0.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
     pub(super) unsafe fn in_stages(
         &self,
         op: &HostOp,
@@ -641,7 +641,7 @@ impl ShmEngine {
     /// `longest`.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
     pub(super) unsafe fn all_to_all_v_in_stages(
         &self,
         op: &HostOp,
@@ -723,7 +723,7 @@ impl ShmEngine {
     /// Plays a script to its end. After an error nothing of this rank's is under way any more.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`]; the script's spans lie in the operation's buffers and in the slots of the
+    /// As [`Engine::run`](crate::host::engine::Engine::run); the script's spans lie in the operation's buffers and in the slots of the
     /// step.
     unsafe fn play(
         &self,
@@ -757,7 +757,7 @@ impl ShmEngine {
         // SAFETY: handed down from the caller.
         let result = unsafe { player.run(wait) };
         if let Err(error) = &result {
-            self.poison(error);
+            self.publish_failure(error);
             player.stop();
         }
         self.staged.store(areas.base + script.steps, Relaxed);

@@ -64,13 +64,13 @@ impl<'a> Waiter<'a> {
     /// know.
     pub(super) fn look(&mut self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<Instant> {
         let engine = self.engine;
-        engine.check_failure()?;
+        engine.published_failure()?;
         let now = Instant::now();
         let checked = *self.checked.get_or_insert(now);
         if now - checked >= SLICE {
             self.checked = Some(now);
             if let Err(error) = self.policy.check(waiting_for) {
-                engine.poison(&error);
+                engine.publish_failure(&error);
                 return Err(error);
             }
         }
@@ -213,7 +213,7 @@ impl ShmEngine {
 
     /// The failure that ended this engine, if there was one.
     #[inline]
-    pub(crate) fn check_failure(&self) -> Result<()> {
+    pub(super) fn published_failure(&self) -> Result<()> {
         let words = self.map.failure();
         if words.aborted.load(Relaxed) == 0 && words.state.load(Relaxed) != SET {
             return Ok(());
@@ -252,7 +252,7 @@ impl ShmEngine {
 
     /// Ends every wait of every rank, now and from now on: here with [`Code::Aborted`], elsewhere
     /// with [`Code::RemoteError`]. May be called from any thread, at any time, any number of times.
-    pub(crate) fn abort(&self) {
+    pub(super) fn publish_abort(&self) {
         self.aborted.store(true, Release);
         let rank = self.rank as u32 + 1;
         // The first to abort is the one that the others name.
@@ -267,7 +267,7 @@ impl ShmEngine {
     /// Publishes that this rank has failed for good: every call of every rank ends with
     /// [`Code::RemoteError`] and a text that names this rank and what it met; on this rank with the
     /// error itself. The first failure of a segment is kept. May be called from any thread.
-    pub(crate) fn poison(&self, error: &Error) {
+    pub(super) fn publish_failure(&self, error: &Error) {
         let words = self.map.failure();
         if words
             .state

@@ -6,7 +6,13 @@ use flagos_comm_testkit::Standins;
 use std::process::Command;
 
 /// The files with the scenarios.
-const FILES: [&str; 4] = ["life.py", "edges.py", "matrix.py", "foreign.py"];
+const FILES: [&str; 5] = [
+    "life.py",
+    "edges.py",
+    "matrix.py",
+    "foreign.py",
+    "machines.py",
+];
 
 /// Scenarios that only long tests run.
 const LONG: [&str; 1] = ["faults_of_a_rank_everywhere"];
@@ -132,6 +138,21 @@ scenarios! {
     foreign_clients_do_not_stop_an_init
     foreign_clients_do_not_move_a_deadline
     more_silent_clients_than_are_heard_make_room
+    results_do_not_depend_on_where_the_ranks_are
+    without_ucx_the_error_says_what_was_tried_and_what_to_install
+    machines_that_ucx_does_not_connect_are_named
+    a_rank_that_is_killed_on_another_machine_ends_the_others
+    a_cable_that_is_cut_ends_the_collectives_of_all
+    an_abort_on_one_machine_ends_the_others
+    calls_that_differ_across_machines_are_an_error_on_every_rank
+    a_rank_that_leaves_at_once_has_done_its_part
+    cycles_over_ucx_leave_nothing
+}
+
+#[test]
+#[ignore = "long"]
+fn long_cycles_over_ucx_leave_nothing() {
+    scenario("cycles_over_ucx_leave_nothing", 2000);
 }
 
 #[test]

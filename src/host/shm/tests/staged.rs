@@ -22,7 +22,7 @@ fn undisguised(address: *const u8) -> *const u8 {
 }
 
 /// The same operation with its buffers on the device, as far as it uses them.
-pub(super) fn disguised(op: &HostOp) -> HostOp {
+pub(crate) fn disguised(op: &HostOp) -> HostOp {
     let mut op = op.clone();
     op.on_device = OnDevice {
         send: !op.send.is_null(),
@@ -197,7 +197,8 @@ impl Stage {
         let pool = pool.map(|(segment, fd)| (Arc::new(segment), fd));
         let mut movers = Vec::new();
         let World(engines, through) = World::through(self.through, self.ranks);
-        let engines = engines.into_iter().map(|mut engine| {
+        let engines = engines.into_iter().map(|engine| {
+            let mut engine = Arc::into_inner(engine).unwrap();
             let rank = engine.rank;
             let device = (self.device)(rank);
             if let Some((segment, fd)) = &pool {
@@ -218,7 +219,7 @@ impl Stage {
                 engine.set_mover(Arc::clone(mover) as _);
             }
             movers.push(mover);
-            engine
+            Arc::new(engine)
         });
         let world = World(engines.collect(), through);
         (world, movers)
@@ -241,7 +242,7 @@ fn smallest(ranks: usize) -> usize {
 fn matrix_with_devices_through_a_pool() {
     for ranks in [1, 2, 3, 4] {
         let (world, movers) = Stage::new(ranks, EVERY, smallest(ranks as usize)).world();
-        matrix_of(&world, &COUNTS);
+        matrix_of(&world.any(), &COUNTS);
         for mover in movers.into_iter().flatten() {
             let area = lock(&mover.area).map(|(_, bytes)| bytes);
             let expected = (ranks > 1).then(|| pool_bytes(smallest(ranks as usize), ranks));
@@ -263,7 +264,7 @@ fn matrix_with_devices_and_hosts_in_one_communicator() {
             ..Stage::new(ranks, device, smallest(ranks as usize))
         };
         let (world, _) = stage.world();
-        matrix_of(&world, &[1, 1000, 20_001]);
+        matrix_of(&world.any(), &[1, 1000, 20_001]);
         let used = |of: Ways| of.loads + of.pushes + of.copies;
         for ways in world.ways() {
             assert_eq!(
@@ -279,7 +280,7 @@ fn matrix_with_devices_and_hosts_in_one_communicator() {
 fn matrix_with_devices_without_a_pool() {
     for ranks in [2, 4] {
         let (world, movers) = Stage::new(ranks, EVERY, 0).world();
-        matrix_of(&world, &[13, 70_001]);
+        matrix_of(&world.any(), &[13, 70_001]);
         for mover in movers.into_iter().flatten() {
             assert_eq!(*lock(&mover.area), None);
         }
@@ -293,7 +294,7 @@ fn matrix_with_devices_and_threads_that_reduce() {
         ..Stage::new(2, EVERY, 64 << 20)
     };
     let (world, _) = stage.world();
-    matrix_of(&world, &[70_001]);
+    matrix_of(&world.any(), &[70_001]);
     world.each(|engine| {
         assert!(lock(&engine.helpers).crew.is_some());
         engine.retire();
@@ -308,7 +309,7 @@ fn a_rank_without_its_part_of_the_pool_takes_all_the_other_way() {
         ..Stage::new(3, EVERY, 64 << 20)
     };
     let (world, movers) = stage.world();
-    matrix_of(&world, &[20_001]);
+    matrix_of(&world.any(), &[20_001]);
     let told: Vec<bool> = movers
         .iter()
         .map(|mover| lock(&mover.as_ref().unwrap().area).is_some())
@@ -329,7 +330,7 @@ fn messages_of_devices_arrive() {
             ..Stage::new(ranks, |rank| rank != 1, 0)
         };
         let (world, _) = stage.world();
-        groups_of_messages(&world);
+        groups_of_messages(&world.any());
         let ways = world.ways();
         assert_eq!(
             ways.iter().map(|of| of.declined).sum::<u32>(),
@@ -406,15 +407,15 @@ fn an_abort_ends_staging() {
         let mut op = op(OpKind::AllReduce, 4 << 20, DataType::Uint8);
         any_buffers(&mut op, &mut send, &mut recv);
         // The other comes as far as the exchange: its copies never end.
-        let print = super::super::check::Fingerprint::of(&op);
+        let print = crate::host::check::Fingerprint::of(&op);
         let other = &world.0[1];
-        let says = super::super::check::Staging::ON_DEVICE;
+        let says = crate::host::check::Staging::ON_DEVICE;
         other
             .map
             .header_fingerprint(1, 1)
             .store(print.with(says), SeqCst);
         other.map.counter(Counter::Header(1), 1).store(1, SeqCst);
-        let error = run(&world.0[0], &op).unwrap_err();
+        let error = run(&*world.0[0], &op).unwrap_err();
         assert_eq!(error.code(), Code::Aborted, "{error}");
         assert!(lock(&movers[0].as_ref().unwrap().begun).is_empty());
     });

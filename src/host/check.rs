@@ -1,8 +1,6 @@
 //! Validation of one rank's arguments, and the comparison of calls between ranks.
 #![forbid(unsafe_code)]
 
-use super::ShmEngine;
-use super::layout::MAX_MESSAGING_RANKS;
 use crate::differing::{Disagreement, Field, Shape, disagreement};
 use crate::error::{Error, Result};
 use crate::host::op::HostOp;
@@ -15,6 +13,9 @@ use crate::types::{DataType, OpKind, RedOp, Reduction};
 /// 41 bits count. Every field is kept in full: two calls have the same fingerprint only if they agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Fingerprint(pub u64);
+
+/// The largest number of ranks of one communicator of the host tier.
+pub(super) const MAX_ENGINE_RANKS: usize = 1024;
 
 const COUNT_BITS: u32 = 41;
 const STAGING_BITS: u32 = 2;
@@ -51,7 +52,7 @@ impl Staging {
 /// The number of a reduction inside a fingerprint.
 const PRE_MUL_SUM: u64 = 5;
 
-const _: () = assert!(super::layout::MAX_LOCAL_RANKS <= 1 << ROOT_BITS);
+const _: () = assert!(MAX_ENGINE_RANKS <= 1 << ROOT_BITS);
 const _: () = assert!((DataType::ALL.len()) <= 16 && (OpKind::Barrier as u8) < 16);
 
 impl Fingerprint {
@@ -148,137 +149,132 @@ pub(super) fn point_to_point(kind: OpKind) -> bool {
     matches!(kind, OpKind::Send | OpKind::Recv)
 }
 
-impl ShmEngine {
-    /// Refuses what this rank alone can see to be wrong. Nothing was published yet: peers do not
-    /// learn of it, and the engine stays as it was.
-    #[inline]
-    pub(super) fn validate(&self, op: &HostOp) -> Result<()> {
-        let kind = op.kind;
-        if kind == OpKind::Barrier {
-            return Ok(());
-        }
-        if (rooted(kind) || point_to_point(kind)) && op.root as usize >= self.ranks {
-            return Err(self.bad_peer(op));
-        }
-        if point_to_point(kind) && self.ranks > MAX_MESSAGING_RANKS {
-            return Err(Error::not_supported(format!(
-                "{}: the host tier has messages from rank to rank for up to {MAX_MESSAGING_RANKS} \
-                 ranks of a communicator, and this one has {}; collectives work, and a split makes \
-                 smaller ones",
-                kind.name(),
-                self.ranks
-            )));
-        }
-        if reduces(kind) && op.dtype.is_float8() {
-            return Err(Error::not_supported(format!(
-                "{}: the host tier moves {} but does not reduce it",
-                kind.name(),
-                op.dtype.name()
-            )));
-        }
-        if kind == OpKind::AllToAllv {
-            return self.validate_vector(op);
-        }
-        let bytes = (op.count as u64 <= MAX_COUNT)
-            .then(|| {
-                op.count
-                    .checked_mul(op.dtype.size())?
-                    .checked_mul(self.ranks)
-            })
-            .flatten();
-        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(Error::invalid_argument(format!(
-                "{}: count {} of {} on {} ranks is more than memory can hold",
-                kind.name(),
-                op.count,
-                op.dtype.name(),
-                self.ranks
-            )));
-        }
-        if op.count == 0 {
-            return Ok(());
-        }
-        let at_root = op.root as usize == self.rank;
-        let (sends, receives) = match kind {
-            OpKind::Broadcast | OpKind::Scatter => (at_root, true),
-            OpKind::Reduce | OpKind::Gather => (true, at_root),
-            OpKind::Send => (true, false),
-            OpKind::Recv => (false, true),
-            _ => (true, true),
-        };
-        if sends && op.send.is_null() {
-            return Err(null(kind, "send", op.count));
-        }
-        if receives && op.recv.is_null() {
-            return Err(null(kind, "receive", op.count));
-        }
-        Ok(())
+/// Refuses what this rank alone can see to be wrong. Nothing was published yet: peers do not
+/// learn of it, and the engine stays as it was. `messaging` is the largest number of ranks among
+/// which the engine has messages.
+#[inline]
+pub(super) fn validate(op: &HostOp, rank: usize, ranks: usize, messaging: usize) -> Result<()> {
+    let kind = op.kind;
+    if kind == OpKind::Barrier {
+        return Ok(());
     }
+    if (rooted(kind) || point_to_point(kind)) && op.root as usize >= ranks {
+        return Err(bad_peer(op, ranks));
+    }
+    if point_to_point(kind) && ranks > messaging {
+        return Err(Error::not_supported(format!(
+            "{}: the host tier has messages from rank to rank for up to {messaging} \
+             ranks of a communicator, and this one has {}; collectives work, and a split makes \
+             smaller ones",
+            kind.name(),
+            ranks
+        )));
+    }
+    if reduces(kind) && op.dtype.is_float8() {
+        return Err(Error::not_supported(format!(
+            "{}: the host tier moves {} but does not reduce it",
+            kind.name(),
+            op.dtype.name()
+        )));
+    }
+    if kind == OpKind::AllToAllv {
+        return validate_vector(op, ranks);
+    }
+    let bytes = (op.count as u64 <= MAX_COUNT)
+        .then(|| op.count.checked_mul(op.dtype.size())?.checked_mul(ranks))
+        .flatten();
+    if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+        return Err(Error::invalid_argument(format!(
+            "{}: count {} of {} on {} ranks is more than memory can hold",
+            kind.name(),
+            op.count,
+            op.dtype.name(),
+            ranks
+        )));
+    }
+    if op.count == 0 {
+        return Ok(());
+    }
+    let at_root = op.root as usize == rank;
+    let (sends, receives) = match kind {
+        OpKind::Broadcast | OpKind::Scatter => (at_root, true),
+        OpKind::Reduce | OpKind::Gather => (true, at_root),
+        OpKind::Send => (true, false),
+        OpKind::Recv => (false, true),
+        _ => (true, true),
+    };
+    if sends && op.send.is_null() {
+        return Err(null(kind, "send", op.count));
+    }
+    if receives && op.recv.is_null() {
+        return Err(null(kind, "receive", op.count));
+    }
+    Ok(())
+}
 
-    fn validate_vector(&self, op: &HostOp) -> Result<()> {
-        let Some(vector) = &op.vector else {
-            return Err(Error::invalid_argument(
-                "AlltoAllv: no counts and displacements",
-            ));
-        };
-        let lists = [
-            (
-                "send",
-                &vector.send_counts,
-                &vector.send_displs,
-                op.send.is_null(),
-            ),
-            (
-                "receive",
-                &vector.recv_counts,
-                &vector.recv_displs,
-                op.recv.is_null(),
-            ),
-        ];
-        for (name, counts, displs, is_null) in lists {
-            if counts.len() != self.ranks || displs.len() != self.ranks {
+fn validate_vector(op: &HostOp, ranks: usize) -> Result<()> {
+    let Some(vector) = &op.vector else {
+        return Err(Error::invalid_argument(
+            "AlltoAllv: no counts and displacements",
+        ));
+    };
+    let lists = [
+        (
+            "send",
+            &vector.send_counts,
+            &vector.send_displs,
+            op.send.is_null(),
+        ),
+        (
+            "receive",
+            &vector.recv_counts,
+            &vector.recv_displs,
+            op.recv.is_null(),
+        ),
+    ];
+    for (name, counts, displs, is_null) in lists {
+        if counts.len() != ranks || displs.len() != ranks {
+            return Err(Error::invalid_argument(format!(
+                "AlltoAllv: {} {name} counts and {} displacements for {} ranks",
+                counts.len(),
+                displs.len(),
+                ranks
+            )));
+        }
+        for (peer, (&count, &displ)) in counts.iter().zip(displs).enumerate() {
+            if count == 0 {
+                continue;
+            }
+            let end = displ
+                .checked_add(count)
+                .and_then(|end| end.checked_mul(op.dtype.size()));
+            if end.is_none_or(|end| end > isize::MAX as usize) {
                 return Err(Error::invalid_argument(format!(
-                    "AlltoAllv: {} {name} counts and {} displacements for {} ranks",
-                    counts.len(),
-                    displs.len(),
-                    self.ranks
+                    "AlltoAllv: {name} count {count} at displacement {displ} for rank {peer} is \
+                     more than memory can hold"
                 )));
             }
-            for (peer, (&count, &displ)) in counts.iter().zip(displs).enumerate() {
-                if count == 0 {
-                    continue;
-                }
-                let end = displ
-                    .checked_add(count)
-                    .and_then(|end| end.checked_mul(op.dtype.size()));
-                if end.is_none_or(|end| end > isize::MAX as usize) {
-                    return Err(Error::invalid_argument(format!(
-                        "AlltoAllv: {name} count {count} at displacement {displ} for rank {peer} is \
-                         more than memory can hold"
-                    )));
-                }
-                if is_null {
-                    return Err(null(op.kind, name, count));
-                }
+            if is_null {
+                return Err(null(op.kind, name, count));
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    #[cold]
-    fn bad_peer(&self, op: &HostOp) -> Error {
-        let role = if point_to_point(op.kind) {
-            "peer"
-        } else {
-            "root"
-        };
-        Error::invalid_argument(format!(
-            "{}: {role} {} but communicator has {} ranks (ranks are communicator-local)",
-            op.kind.name(),
-            op.root,
-            self.ranks
-        ))
-    }
+#[cold]
+fn bad_peer(op: &HostOp, ranks: usize) -> Error {
+    let role = if point_to_point(op.kind) {
+        "peer"
+    } else {
+        "root"
+    };
+    Error::invalid_argument(format!(
+        "{}: {role} {} but communicator has {} ranks (ranks are communicator-local)",
+        op.kind.name(),
+        op.root,
+        ranks
+    ))
 }
 
 #[cold]
@@ -300,6 +296,40 @@ pub(super) fn mismatch(sequence: u64, calls: impl Iterator<Item = Fingerprint>) 
         )),
         None => Error::internal("equal calls were taken for different ones"),
     }
+}
+
+/// Compares what every rank sends to every other with what that one expects. `counts(from, to)` is both,
+/// from a table that all ranks have, so that all come to the same verdict.
+pub(super) fn compare_counts(
+    sequence: u64,
+    dtype: DataType,
+    ranks: usize,
+    counts: impl Fn(usize, usize) -> (u64, u64),
+) -> Result<()> {
+    let mut first = None;
+    let mut pairs = 0;
+    for from in 0..ranks {
+        for to in 0..ranks {
+            let (sent, expected) = counts(from, to);
+            if sent != expected {
+                first.get_or_insert((from, to, sent, expected));
+                pairs += 1;
+            }
+        }
+    }
+    let Some((from, to, sent, expected)) = first else {
+        return Ok(());
+    };
+    let more = match pairs - 1 {
+        0 => String::new(),
+        more => format!(" ({more} more pairs of ranks disagree)"),
+    };
+    Err(Error::invalid_usage(format!(
+        "ranks disagree in collective number {sequence} of this communicator, in count: \
+         AlltoAllv({name}): rank {from} sends count {sent} to rank {to}, but rank {to} \
+         expects count {expected} from rank {from}{more}; no data was moved",
+        name = dtype.name()
+    )))
 }
 
 #[cfg(test)]
