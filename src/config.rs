@@ -18,6 +18,10 @@ pub(crate) enum Kind {
     Bool,
     /// Seconds, fractions allowed; 0 means no deadline.
     Seconds,
+    /// A number of bytes; K, M or G behind it are 1024 to the first, second and third power.
+    Bytes,
+    /// A whole number from 1 on.
+    Count,
     /// One of these words.
     Word(&'static [&'static str]),
     /// Some of these words, separated by commas, each at most once.
@@ -33,6 +37,7 @@ pub(crate) enum Kind {
 enum Value {
     Bool(bool),
     Seconds(Option<Duration>),
+    Number(usize),
     Word(&'static str),
     Words(Vec<&'static str>),
     Text(String),
@@ -111,10 +116,29 @@ const LIVENESS: Var = Var {
     name: "FLAGOSCOMM_LIVENESS",
     kind: Kind::Seconds,
     default: "0 (only calls look)",
-    meaning: "Starts a thread that watches the other ranks of communicators on vendors' libraries. One that has died, \
-              from which nothing was heard for so long, whose library has failed, or that has left although \
-              this rank waits for it, is reported, and the vendor's communicator \
-              is aborted, which frees what waits on the device. The same on all ranks.",
+    meaning: "Starts a thread that watches the other ranks of communicators on vendors' libraries and of the host tier \
+              across machines. One that has died, from which nothing was heard for so long, whose library has failed, or \
+              that has left although this rank waits for it, is reported, and the vendor's communicator is aborted, \
+              which frees what waits on the device, or the host tier's waits are ended. The same on all ranks.",
+};
+const STAGING_MEMORY: Var = Var {
+    name: "FLAGOSCOMM_STAGING_MEMORY",
+    kind: Kind::Bytes,
+    default: "64M",
+    meaning: "The most shared memory that one communicator of the host tier uses, on all ranks together, to \
+              stage buffers in devices' memory; 0 for none of its own, which is slower. Rank 0's value holds for all.",
+};
+const STAGING_THREADS: Var = Var {
+    name: "FLAGOSCOMM_STAGING_THREADS",
+    kind: Kind::Count,
+    default: "a rank's share of the processors less one, up to 4",
+    meaning: "How many threads of a rank reduce what is staged; 1: the one that moves the data does it, too.",
+};
+const STAGING_WAIT: Var = Var {
+    name: "FLAGOSCOMM_STAGING_WAIT",
+    kind: Kind::Word(&["stream", "call"]),
+    default: "stream where the driver can do it",
+    meaning: "Who waits for a staged operation: the stream, so that the call returns at once, or the call.",
 };
 const SOCKET_IFNAME: Var = Var {
     name: "FLAGOSCOMM_SOCKET_IFNAME",
@@ -133,6 +157,26 @@ const HOSTID: Var = Var {
     kind: Kind::Text,
     default: "from the kernel's boot id and host name",
     meaning: "What tells this machine from others; ranks with the same one share memory.",
+};
+const SINGLE_COPY: Var = Var {
+    name: "FLAGOSCOMM_SINGLE_COPY",
+    kind: Kind::Word(&["auto", "on", "off"]),
+    default: "auto (measured while large operations run)",
+    meaning: "Whether the host tier's large operations read ordinary memory of other processes where it is \
+              (process_vm_readv) instead of passing it through shared memory: `on` wherever the kernel \
+              allows it, `off` never. If a rank says off, all of its communicator do; else on, if a rank says on.",
+};
+const HOST_ENGINE: Var = Var {
+    name: "FLAGOSCOMM_HOST_ENGINE",
+    kind: Kind::Word(&["auto", "shm", "ucx"]),
+    default: "auto: shared memory for ranks of one machine, UCX for several",
+    meaning: "What the host tier moves data with. The same on all ranks.",
+};
+const ENGINE_PATH: Var = Var {
+    name: "FLAGOSCOMM_ENGINE_PATH",
+    kind: Kind::Path,
+    default: "searched, see discovery.md",
+    meaning: "The library that the host tier uses between machines (UCX: libucp.so.0), used verbatim.",
 };
 const DLOPEN: Var = Var {
     name: "FLAGOSCOMM_DLOPEN",
@@ -174,9 +218,15 @@ pub(crate) static VARS: &[&Var] = &[
     &DEVICE,
     &CHECK,
     &LIVENESS,
+    &STAGING_MEMORY,
+    &STAGING_THREADS,
+    &STAGING_WAIT,
     &SOCKET_IFNAME,
     &SOCKET_FAMILY,
     &HOSTID,
+    &SINGLE_COPY,
+    &HOST_ENGINE,
+    &ENGINE_PATH,
     &DLOPEN,
     &VENDOR_LIBRARY,
     &VENDOR_DRIVER,
@@ -328,6 +378,25 @@ const FLAGCX_USE_HOST_COMM: Var = Var {
     default: "unset",
     meaning: "FlagCX ends the process if it is no number; so FlagCX is not called then.",
 };
+const UCX_ERROR_SIGNALS: Var = Var {
+    name: "UCX_ERROR_SIGNALS",
+    kind: Kind::Text,
+    default: "set to nothing",
+    meaning: "Set before UCX is loaded, if it is unset, so that UCX takes no signals of the program's.",
+};
+const UCX_LOG_FILE: Var = Var {
+    name: "UCX_LOG_FILE",
+    kind: Kind::Text,
+    default: "set to stderr",
+    meaning: "Set before UCX is loaded, if it is unset, so that UCX writes nothing to standard output.",
+};
+const UCX_WARN_UNUSED_ENV_VARS: Var = Var {
+    name: "UCX_WARN_UNUSED_ENV_VARS",
+    kind: Kind::Text,
+    default: "set to n",
+    meaning: "Set before UCX is loaded, if it is unset. All other variables of UCX's, such as UCX_TLS and \
+              UCX_NET_DEVICES, are UCX's own business.",
+};
 
 /// Every variable of others that is read.
 pub(crate) static FOREIGN: &[&Var] = &[
@@ -355,6 +424,9 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &HCCL_CONNECT_TIMEOUT,
     &FLAGCX_USE_HETERO_COMM,
     &FLAGCX_USE_HOST_COMM,
+    &UCX_ERROR_SIGNALS,
+    &UCX_LOG_FILE,
+    &UCX_WARN_UNUSED_ENV_VARS,
 ];
 
 /// Where a communicator's operations run. The numbers are those of the C ABI and the wire.
@@ -404,6 +476,36 @@ pub(crate) enum DeviceMode {
     Trust,
 }
 
+/// What the host tier is asked to move data with. The numbers are those of the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum HostEngine {
+    /// Shared memory on one machine, else whatever there is.
+    #[default]
+    Auto = 0,
+    /// Shared memory only.
+    Shm = 1,
+    /// UCX, on one machine too.
+    Ucx = 2,
+}
+
+impl HostEngine {
+    const ALL: [HostEngine; 3] = [HostEngine::Auto, HostEngine::Shm, HostEngine::Ucx];
+
+    /// The name that the variable uses.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            HostEngine::Auto => "auto",
+            HostEngine::Shm => "shm",
+            HostEngine::Ucx => "ucx",
+        }
+    }
+
+    pub(crate) fn from_raw(raw: u32) -> Option<HostEngine> {
+        HostEngine::ALL.into_iter().find(|e| *e as u32 == raw)
+    }
+}
+
 /// How vendor libraries are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenMode {
@@ -413,6 +515,19 @@ pub(crate) enum OpenMode {
     DeepBind,
     /// `RTLD_NOW | RTLD_GLOBAL`.
     Global,
+}
+
+/// Whether ordinary memory of other processes is read where it is. The numbers are those of the words
+/// that ranks share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum SingleCopy {
+    /// Where it was measured to be faster.
+    Auto = 1,
+    /// Wherever the kernel allows it.
+    On = 2,
+    /// Never.
+    Off = 3,
 }
 
 /// Address family of the control channel.
@@ -452,12 +567,22 @@ pub(crate) struct Config {
     pub(crate) check: bool,
     /// FLAGOSCOMM_LIVENESS; `None`: no thread watches.
     pub(crate) liveness: Option<Duration>,
+    /// FLAGOSCOMM_STAGING_MEMORY.
+    pub(crate) staging_memory: usize,
+    /// FLAGOSCOMM_STAGING_THREADS; `None`: as many as cores allow.
+    pub(crate) staging_threads: Option<usize>,
+    /// FLAGOSCOMM_STAGING_WAIT: streams may wait for staged operations.
+    pub(crate) streams_wait: bool,
     /// FLAGOSCOMM_SOCKET_IFNAME.
     pub(crate) socket_ifname: Option<String>,
     /// FLAGOSCOMM_SOCKET_FAMILY.
     pub(crate) socket_family: Option<SocketFamily>,
     /// FLAGOSCOMM_HOSTID.
     pub(crate) hostid: Option<String>,
+    /// FLAGOSCOMM_SINGLE_COPY.
+    pub(crate) single_copy: SingleCopy,
+    /// FLAGOSCOMM_HOST_ENGINE.
+    pub(crate) host_engine: HostEngine,
     /// FLAGOSCOMM_DLOPEN.
     pub(crate) dlopen: OpenMode,
 }
@@ -520,6 +645,8 @@ pub(crate) enum OverrideOf {
     Library,
     /// The runtime.
     Driver,
+    /// The library of a host engine.
+    Engine,
 }
 
 /// The name of the variable that gives numbers of the vendor with this key.
@@ -547,6 +674,7 @@ pub(crate) fn override_name(key: &str, of: OverrideOf) -> String {
     match of {
         OverrideOf::Library => of_vendor(&VENDOR_LIBRARY, key),
         OverrideOf::Driver => of_vendor(&VENDOR_DRIVER, key),
+        OverrideOf::Engine => ENGINE_PATH.name.to_string(),
     }
 }
 
@@ -622,6 +750,13 @@ impl Reader<'_> {
         }
     }
 
+    fn number(&mut self, var: &'static Var) -> Option<usize> {
+        match self.read(var) {
+            Some(Value::Number(value)) => Some(value),
+            _ => None,
+        }
+    }
+
     fn word(&mut self, var: &'static Var) -> Option<&'static str> {
         match self.read(var) {
             Some(Value::Word(value)) => Some(value),
@@ -679,6 +814,13 @@ fn parse(kind: Kind, value: &OsString) -> std::result::Result<Value, String> {
             },
             None => Err("expected seconds, 0 for no deadline".to_string()),
         },
+        Kind::Bytes => parse_bytes(&folded)
+            .map(Value::Number)
+            .ok_or_else(|| "expected bytes, as 64M".to_string()),
+        Kind::Count => match text.parse() {
+            Ok(number @ 1..) => Ok(Value::Number(number)),
+            _ => Err("expected a whole number from 1 on".to_string()),
+        },
         Kind::Word(words) => words
             .iter()
             .find(|w| **w == folded)
@@ -699,6 +841,17 @@ fn parse(kind: Kind, value: &OsString) -> std::result::Result<Value, String> {
             Ok(Value::Words(chosen))
         }
     }
+}
+
+fn parse_bytes(folded: &str) -> Option<usize> {
+    let shift = match folded.as_bytes().last()? {
+        b'k' => 10,
+        b'm' => 20,
+        b'g' => 30,
+        _ => 0,
+    };
+    let digits = &folded[..folded.len() - usize::from(shift > 0)];
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
 fn parse_bool(folded: &str) -> Option<bool> {
@@ -750,6 +903,9 @@ impl Config {
                 .seconds(&LIVENESS)
                 .flatten()
                 .map(|limit| limit.max(Duration::from_millis(200))),
+            staging_memory: reader.number(&STAGING_MEMORY).unwrap_or(64 << 20),
+            staging_threads: reader.number(&STAGING_THREADS),
+            streams_wait: reader.word(&STAGING_WAIT) != Some("call"),
             socket_ifname: reader.text(&SOCKET_IFNAME),
             socket_family: match reader.word(&SOCKET_FAMILY) {
                 Some("ipv4") => Some(SocketFamily::Ipv4),
@@ -757,6 +913,15 @@ impl Config {
                 _ => None,
             },
             hostid: reader.text(&HOSTID),
+            single_copy: match reader.word(&SINGLE_COPY) {
+                Some("on") => SingleCopy::On,
+                Some("off") => SingleCopy::Off,
+                _ => SingleCopy::Auto,
+            },
+            host_engine: reader
+                .word(&HOST_ENGINE)
+                .and_then(|word| HostEngine::ALL.into_iter().find(|e| e.name() == word))
+                .unwrap_or_default(),
             dlopen: match reader.word(&DLOPEN) {
                 Some("deepbind") => OpenMode::DeepBind,
                 Some("global") => OpenMode::Global,
@@ -835,7 +1000,9 @@ mod tests {
             ("FLAGOSCOMM_TIMEOUT", "1e30"),
             ("FLAGOSCOMM_DEVICE", "x"),
             ("FLAGOSCOMM_DLOPEN", "lazy"),
+            ("FLAGOSCOMM_HOST_ENGINE", "gloo"),
             ("FLAGOSCOMM_SOCKET_FAMILY", "7"),
+            ("FLAGOSCOMM_SINGLE_COPY", "2"),
         ] {
             let (config, warnings) = read(&[(name, value)], false);
             assert_eq!(warnings.len(), 1, "{name}={value}");
@@ -873,12 +1040,65 @@ mod tests {
     }
 
     #[test]
+    fn single_copy() {
+        let of = |value| {
+            read(&[("FLAGOSCOMM_SINGLE_COPY", value)], false)
+                .0
+                .single_copy
+        };
+        assert_eq!((of("ON"), of("off")), (SingleCopy::On, SingleCopy::Off));
+        assert_eq!((of("auto"), of("")), (SingleCopy::Auto, SingleCopy::Auto));
+    }
+
+    #[test]
     fn tiers() {
         let (config, _) = read(&[("FLAGOSCOMM_TIERS", " FlagCX , native,host")], false);
         assert_eq!(
             config.tiers,
             Some(vec![Tier::Flagcx, Tier::Native, Tier::Host])
         );
+    }
+
+    #[test]
+    fn staging() {
+        let of = |vars: &[(&str, &str)]| {
+            let (config, warnings) = read(vars, false);
+            let staging = (
+                config.staging_memory,
+                config.staging_threads,
+                config.streams_wait,
+            );
+            (staging, warnings.len())
+        };
+        assert_eq!(of(&[]), ((64 << 20, None, true), 0));
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("3k", 3 << 10),
+            (" 8M ", 8 << 20),
+            ("1G", 1 << 30),
+        ] {
+            let vars = [("FLAGOSCOMM_STAGING_MEMORY", text)];
+            assert_eq!(of(&vars), ((bytes, None, true), 0), "{text}");
+        }
+        for text in [
+            "M",
+            "-1",
+            "1.5M",
+            "2T",
+            "64 M",
+            "99999999999999999999",
+            "99999999999G",
+        ] {
+            let vars = [("FLAGOSCOMM_STAGING_MEMORY", text)];
+            assert_eq!(of(&vars), ((64 << 20, None, true), 1), "{text}");
+        }
+        let vars = [
+            ("FLAGOSCOMM_STAGING_THREADS", "3"),
+            ("FLAGOSCOMM_STAGING_WAIT", "call"),
+        ];
+        assert_eq!(of(&vars), ((64 << 20, Some(3), false), 0));
+        assert_eq!(of(&[("FLAGOSCOMM_STAGING_THREADS", "0")]).1, 1);
     }
 
     #[test]
@@ -908,6 +1128,10 @@ mod tests {
             override_name("nvidia", OverrideOf::Driver),
             "FLAGOSCOMM_NVIDIA_DRIVER"
         );
+        assert_eq!(
+            override_name("ucx", OverrideOf::Engine),
+            "FLAGOSCOMM_ENGINE_PATH"
+        );
         assert_eq!(numbers_name("mthreads"), "FLAGOSCOMM_MTHREADS_NUMBERS");
     }
 
@@ -928,6 +1152,8 @@ mod tests {
                 let values = match var.kind {
                     Kind::Bool => "1, true, on, yes, 0, false, off, no".to_string(),
                     Kind::Seconds => "seconds, fractions allowed, 0 for none".to_string(),
+                    Kind::Bytes => "bytes, with K, M or G for their powers of 1024".to_string(),
+                    Kind::Count => "1 or more".to_string(),
                     Kind::Word(words) => words.join(", "),
                     Kind::Words(words) => format!("some of {}, with commas", words.join(", ")),
                     Kind::Text => "text".to_string(),

@@ -11,7 +11,7 @@ use crate::comm::agree::{Common, ProbeVote, RankInfo, parse_order};
 use crate::comm::init::{vote_code, vote_texts};
 use crate::comm::split::Part;
 use crate::comm::vote;
-use crate::config::{self, Tier, VARS};
+use crate::config::{self, HostEngine, Tier, VARS};
 use crate::control::gathered::Gathered;
 use crate::control::patience::{AbortFlag, Patience};
 use crate::control::tree::{MAX_FAN_OUT, Tree};
@@ -91,6 +91,8 @@ fn info() -> RankInfo {
         machine: "boot id".into(),
         host: "host".into(),
         pid_namespace: 4_026_531_836,
+        network: 4_026_531_840,
+        engine: HostEngine::Ucx,
         tiers: Tier::DEFAULT_ORDER.to_vec(),
         checking: true,
         liveness_ms: 3000,

@@ -127,8 +127,8 @@ pub fn load_report_json() -> String {
     crate::load::report().as_json()
 }
 
-/// The vendors of which [`survey`] tells, by key, in the order in which they are detected; FlagCX is
-/// the last one.
+/// The vendors of which [`survey`] tells, by key, in the order in which they are detected; behind them
+/// FlagCX, and UCX, which the host tier uses between machines.
 pub fn surveyed() -> impl Iterator<Item = &'static str> {
     crate::load::surveyed()
 }
@@ -211,6 +211,7 @@ pub type Declaration = (&'static str, String, Vec<&'static str>, &'static str);
 pub fn declarations() -> Vec<Declaration> {
     let all = crate::device::declarations().into_iter();
     all.chain(crate::vendor::declarations())
+        .chain(crate::host::net::ucx::declarations())
         .map(|d| (d.library, d.name, d.arguments, d.result))
         .collect()
 }
@@ -229,6 +230,7 @@ pub type Layout = (
 pub fn layouts() -> Vec<Layout> {
     let all = crate::device::layouts().into_iter();
     all.chain(crate::vendor::layouts())
+        .chain(crate::host::net::ucx::layouts())
         .map(|l| (l.library, l.name, l.size, l.exact, l.fields))
         .collect()
 }

@@ -1,13 +1,16 @@
 // flagosAllReduce against gloo::allreduce in the same processes.
-//     gloo LIBRARY SIZES PAIRS BLOCK_SECONDS FOLDER
+//     gloo LIBRARY SIZES PAIRS BLOCK_SECONDS FOLDER [NAMESPACE ADDRESS NAMESPACE ADDRESS]
 // Two processes, forked before anything is initialised; gloo meets in a file store in FOLDER and talks TCP
-// over the loopback interface, as on one host it does in every program that uses it.
+// over the loopback interface, as on one host it does in every program that uses it. With network namespaces
+// each process goes into its own, where it has that address: two hosts.
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -39,10 +42,18 @@ auto connect(Context& context, std::shared_ptr<gloo::rendezvous::Store> store, D
     context.connectFullMesh(*store, device);
 }
 
+void enter(const char* name) {
+    const std::string path = std::string("/var/run/netns/") + name;
+    const int space = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (space < 0 || setns(space, CLONE_NEWNET) != 0) pair_die("%s can't be entered", path.c_str());
+    close(space);
+}
+
 int run(int rank, int pipe_read, int pipe_write, char** argv) {
     const int nranks = 2;
+    if (argv[6] != nullptr) enter(argv[6 + 2 * rank]);
     gloo::transport::tcp::attr attributes;
-    attributes.hostname = "127.0.0.1";
+    attributes.hostname = argv[6] == nullptr ? "127.0.0.1" : argv[7 + 2 * rank];
     auto device = gloo::transport::tcp::CreateDevice(attributes);
     auto mesh = std::make_shared<gloo::rendezvous::Context>(rank, nranks);
     connect(*mesh, std::make_shared<gloo::rendezvous::FileStore>(argv[5]), device, 0);
@@ -71,7 +82,8 @@ int run(int rank, int pipe_read, int pipe_write, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 6) pair_die("usage: gloo LIBRARY SIZES PAIRS BLOCK_SECONDS FOLDER");
+    if (argc != 6 && argc != 10)
+        pair_die("usage: gloo LIBRARY SIZES PAIRS BLOCK_SECONDS FOLDER [NAMESPACE ADDRESS NAMESPACE ADDRESS]");
     int ends[2];
     if (pipe(ends) != 0) pair_die("no pipe");
     const pid_t other = fork();

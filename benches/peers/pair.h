@@ -152,15 +152,22 @@ static inline float *pair_buffer(size_t bytes) {
     return (float *)p;
 }
 
+/* What a side has instead of the buffers that both share, if it wants others: `make` and `drop`. */
+typedef struct {
+    float *(*make)(void *context, size_t bytes);
+    void (*drop)(void *context, float *buffer, size_t bytes);
+    int no_reduction; /* It only stands for a cost: there is no result to check. */
+} pair_side;
+
 static inline void pair_quantiles(const char *name, double *v, int n) {
     qsort(v, (size_t)n, sizeof *v, pair_order);
     printf("\"%s\":{\"p10\":%.6g,\"p25\":%.6g,\"median\":%.6g,\"p75\":%.6g,\"p90\":%.6g},", name, v[n / 10], v[n / 4],
            v[n / 2], v[n * 3 / 4], v[n * 9 / 10]);
 }
 
-/* `sizes` is a comma-separated list of bytes. Ratios are peer / ours: above 1, ours is faster. */
-static inline void pair_run(pair_allreduce ours, void *ours_context, const char *peer_name, pair_allreduce peer,
-                            void *peer_context, int rank, int nranks, const char *sizes, int pairs, double block) {
+static inline void pair_run_sides(pair_allreduce ours, void *ours_context, const char *peer_name, pair_allreduce peer,
+                                  void *peer_context, int rank, int nranks, const char *sizes, int pairs, double block,
+                                  const pair_side *sides) {
     pair_allreduce f[2] = {ours, peer};
     void *context[2] = {ours_context, peer_context};
     const char *names[2] = {"flagos-comm", peer_name};
@@ -172,14 +179,18 @@ static inline void pair_run(pair_allreduce ours, void *ours_context, const char 
         if (end == at || bytes < sizeof(float)) pair_die("bad list of sizes: %s", sizes);
         at = *end == ',' ? end + 1 : end;
         size_t count = bytes / sizeof(float);
-        float *send = pair_buffer(bytes), *recv = pair_buffer(bytes);
+        float *shared[2] = {pair_buffer(bytes), pair_buffer(bytes)};
+        float *send[2], *recv[2];
         int calls[2];
         double each[2];
         for (int q = 0; q < 2; q++) {
-            pair_check(names[q], f[q], context[q], rank, nranks, send, recv, count);
-            int warm = bytes >= (8u << 20) ? 2 : 20;
-            pair_block(f[q], context[q], send, recv, count, warm);
-            each[q] = pair_agree(ours, ours_context, rank, pair_block(f[q], context[q], send, recv, count, warm));
+            send[q] = sides[q].make ? sides[q].make(context[q], bytes) : shared[0];
+            recv[q] = sides[q].make ? sides[q].make(context[q], bytes) : shared[1];
+            if (!sides[q].no_reduction) pair_check(names[q], f[q], context[q], rank, nranks, send[q], recv[q], count);
+            /* Ours tries both of its ways in the first calls of a size. */
+            int warm = bytes >= (8u << 20) ? 5 : 20;
+            pair_block(f[q], context[q], send[q], recv[q], count, warm);
+            each[q] = pair_agree(ours, ours_context, rank, pair_block(f[q], context[q], send[q], recv[q], count, warm));
             double wanted = block / each[q];
             calls[q] = wanted < 1 ? 1 : wanted > 200000 ? 200000 : (int)wanted;
         }
@@ -190,7 +201,7 @@ static inline void pair_run(pair_allreduce ours, void *ours_context, const char 
         static double t[2][PAIR_MOST], ratio[PAIR_MOST];
         double busy = pair_busy(), own = pair_own(), wall = pair_now();
         for (int p = 0; p < n; p++) {
-            for (int q = 0; q < 2; q++) t[q][p] = pair_block(f[q], context[q], send, recv, count, calls[q]) * 1e6;
+            for (int q = 0; q < 2; q++) t[q][p] = pair_block(f[q], context[q], send[q], recv[q], count, calls[q]) * 1e6;
             ratio[p] = t[1][p] / t[0][p];
         }
         wall = pair_now() - wall;
@@ -205,9 +216,21 @@ static inline void pair_run(pair_allreduce ours, void *ours_context, const char 
             printf("\"foreign_cpu_percent\":%.1f}\n", foreign < 0 ? 0 : foreign);
             fflush(stdout);
         }
-        munmap(send, bytes);
-        munmap(recv, bytes);
+        for (int q = 0; q < 2; q++) {
+            if (!sides[q].drop) continue;
+            sides[q].drop(context[q], send[q], bytes);
+            sides[q].drop(context[q], recv[q], bytes);
+        }
+        munmap(shared[0], bytes);
+        munmap(shared[1], bytes);
     }
+}
+
+/* `sizes` is a comma-separated list of bytes. Ratios are peer / ours: above 1, ours is faster. */
+static inline void pair_run(pair_allreduce ours, void *ours_context, const char *peer_name, pair_allreduce peer,
+                            void *peer_context, int rank, int nranks, const char *sizes, int pairs, double block) {
+    const pair_side sides[2] = {{NULL, NULL, 0}, {NULL, NULL, 0}};
+    pair_run_sides(ours, ours_context, peer_name, peer, peer_context, rank, nranks, sizes, pairs, block, sides);
 }
 
 #endif

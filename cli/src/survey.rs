@@ -213,6 +213,22 @@ impl Surveyed {
         attempts.any(|attempt| told(attempt, false).is_some())
     }
 
+    /// Whether it is about an accelerator's vendor, or what stands for one, and not about the library that
+    /// the host tier uses between machines.
+    pub fn is_of_vendor(&self) -> bool {
+        self.vendor != "ucx"
+    }
+
+    /// The file of the collective library that would be used.
+    pub fn used(&self) -> Option<&str> {
+        let found = self.found.as_ref().ok()?;
+        let section = list(&found["sections"]).last()?;
+        let used = list(&section["attempts"]).iter().find(|a| is_used(a))?;
+        found["library_error"]
+            .is_null()
+            .then(|| text(&used["path"]))
+    }
+
     /// For people: one line if nothing is there.
     pub fn lines(&self, details: bool) -> Vec<String> {
         let found = match &self.found {
@@ -273,7 +289,11 @@ impl Surveyed {
             }
         }
         if library_used && found["library_error"].is_null() {
-            lines.push("  the collective library can be used".to_owned());
+            let use_of_it = match self.is_of_vendor() {
+                true => "the collective library can be used",
+                false => "the host tier can use it between machines",
+            };
+            lines.push(format!("  {use_of_it}"));
         }
         lines
     }

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::bootstrap::rendezvous::ranks_text;
-use crate::config::Tier;
+use crate::config::{HostEngine, Tier};
 use crate::control::wire::{Reader, Writer, remote_code};
 use crate::error::{Code, Error, Result};
 use std::collections::HashMap;
@@ -56,6 +56,10 @@ pub(crate) struct Common {
     pub machine: String,
     pub host: String,
     pub pid_namespace: u64,
+    /// The network namespace, in which names of sockets mean something.
+    pub network: u64,
+    /// What the host tier is asked to use.
+    pub engine: HostEngine,
     pub tiers: Vec<Tier>,
     /// Calls are compared across ranks also on vendor tiers.
     pub checking: bool,
@@ -82,7 +86,8 @@ impl Common {
         w.bytes(self.vendor.as_bytes())
             .bytes(self.no_native.as_bytes());
         w.bytes(self.machine.as_bytes()).bytes(self.host.as_bytes());
-        w.u64(self.pid_namespace);
+        w.u64(self.pid_namespace).u64(self.network);
+        w.u32(self.engine as u32);
         w.bytes(&self.tiers.iter().map(|t| *t as u8).collect::<Vec<_>>());
         w.u32(u32::from(self.checking)).u32(self.liveness_ms);
     }
@@ -96,6 +101,8 @@ impl Common {
             machine: r.text()?,
             host: r.text()?,
             pid_namespace: r.u64()?,
+            network: r.u64()?,
+            engine: HostEngine::from_raw(r.u32()?)?,
             tiers: r
                 .bytes()?
                 .iter()
@@ -182,6 +189,12 @@ impl RankInfo {
         })
     }
 
+    /// Whether the two can have memory in common: it is handed over on one machine, through a name that
+    /// means something in one network namespace.
+    pub(crate) fn shares_memory_with(&self, other: &RankInfo) -> bool {
+        self.machine == other.machine && self.network == other.network
+    }
+
     /// "host h, pid 7".
     pub(crate) fn place(&self) -> String {
         format!("host {}, pid {}", self.host, self.pid)
@@ -260,6 +273,10 @@ pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
                 |i| i.tiers.as_slice(),
                 |t| t.iter().map(|t| t.name()).collect::<Vec<_>>().join(","),
             ),
+        ),
+        (
+            "host tier's engine (FLAGOSCOMM_HOST_ENGINE)",
+            odd_ones(infos, |i| i.engine, |e| String::from(e.name())),
         ),
         (
             "call checking (FLAGOSCOMM_CHECK)",
@@ -564,6 +581,8 @@ mod tests {
             machine: "m".into(),
             host: format!("h{rank}"),
             pid_namespace: 1,
+            network: 1,
+            engine: HostEngine::Auto,
             tiers: Tier::DEFAULT_ORDER.to_vec(),
             checking: false,
             liveness_ms: 0,
@@ -655,6 +674,13 @@ mod tests {
         let text = consistent(&infos).unwrap_err().text().to_owned();
         assert!(
             text.contains("rank 0 (host h0, pid 100) has host but"),
+            "{text}"
+        );
+        let mut infos = world(4);
+        infos[3].engine = HostEngine::Ucx;
+        let text = consistent(&infos).unwrap_err().text().to_owned();
+        assert!(
+            text.contains("rank 3 (host h3, pid 103) has ucx but the others have auto"),
             "{text}"
         );
         assert!(consistent(&world(3)).is_ok());

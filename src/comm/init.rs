@@ -230,6 +230,8 @@ fn own_info(nranks: u32, options: &Options, tiers: &[Tier]) -> RankInfo {
             .unwrap_or_else(process::boot_id),
         host: process::host_name(),
         pid_namespace: process::namespace("pid"),
+        network: process::namespace("net"),
+        engine: config::get().host_engine,
         tiers: tiers.to_vec(),
         checking: config::get().check,
         liveness_ms: watch::agreed_ms(),
@@ -621,6 +623,15 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
         }
         Backend::Host(engine) => {
             let own = &parts.infos[comm.rank() as usize];
+            let beside = parts.infos.iter().enumerate().any(|(rank, info)| {
+                rank != comm.rank() as usize
+                    && info.pid == own.pid
+                    && info.pid_namespace == own.pid_namespace
+                    && info.device == own.device
+            });
+            if let (true, Some(shm)) = (beside, engine.shared_memory()) {
+                shm.shares_device();
+            }
             let processes = parts
                 .infos
                 .iter()
@@ -640,6 +651,7 @@ fn install(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) -> Result<()> {
                     comm.abort.clone(),
                     processes,
                     comm.collective_limit(),
+                    engine.is_far(),
                 ),
                 label: comm.label(),
                 failed: Arc::clone(&parts.failed),

@@ -4,6 +4,7 @@ use super::table::{self, Handle, place};
 use super::{Backend, not_on};
 use crate::device::user_ptr;
 use crate::error::{Error, Result};
+use crate::host::heap;
 use crate::host::port::read_scalar;
 use crate::load;
 use crate::ops::{CustomRedOp, lock};
@@ -27,7 +28,9 @@ enum Owner {
     Driver,
     /// The driver, on the host.
     Pinned,
-    /// This process' heap.
+    /// This process' memory that others can use in place, so many bytes.
+    Shared(usize),
+    /// This process' own.
     Host(usize),
 }
 
@@ -37,7 +40,7 @@ fn owners() -> &'static Mutex<HashMap<usize, Owner>> {
 }
 
 /// Memory that the tier in use can transfer best: the vendor's own kind, else the device's, else
-/// the host's.
+/// the host's that other processes of the machine can use in place.
 pub fn mem_alloc(bytes: usize) -> Result<*mut c_void> {
     if bytes == 0 {
         return Err(Error::invalid_argument("0 bytes of memory are asked for"));
@@ -56,7 +59,10 @@ pub fn mem_alloc(bytes: usize) -> Result<*mut c_void> {
                 None => (driver.malloc(bytes)?, Owner::Driver),
             }
         }
-        None => host_memory(bytes)?,
+        None => match heap::alloc(bytes)? {
+            Some(memory) => (memory.cast(), Owner::Shared(bytes)),
+            None => host_memory(bytes)?,
+        },
     };
     lock(owners()).insert(memory as usize, owner);
     Ok(memory)
@@ -112,6 +118,7 @@ pub fn mem_free(memory: *mut c_void) -> Result<()> {
             Some(driver) => driver.free_host_user(user_ptr(memory)),
             None => Err(Error::internal("pinned memory without a driver")),
         },
+        Owner::Shared(bytes) => heap::free(memory.cast(), bytes),
         Owner::Host(bytes) => {
             if let Ok(layout) = Layout::from_size_align(bytes, HOST_ALIGN) {
                 // SAFETY: allocated with this layout and not freed since, as the table says.

@@ -21,7 +21,7 @@ use crate::control::channel::Channel;
 use crate::control::patience::AbortFlag;
 use crate::device::DeviceWord;
 use crate::error::{Code, Error, Result};
-use crate::host::shm::ShmEngine;
+use crate::host::engine::Engine;
 use crate::ops::lock;
 use crate::vendor::comm::VendorComm;
 use agree::RankInfo;
@@ -98,7 +98,7 @@ pub(crate) type FirstFailure = Arc<Mutex<Option<Error>>>;
 /// What its operations run on.
 pub(crate) enum Backend {
     Native(Arc<Native>),
-    Host(Arc<ShmEngine>),
+    Host(Arc<dyn Engine>),
 }
 
 /// A vendor's communicator and what belongs to it.

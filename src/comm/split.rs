@@ -377,7 +377,7 @@ fn meet(
 ) -> Result<[u8; UNIQUE_ID_BYTES]> {
     let together = survivors
         .iter()
-        .all(|r| parts.infos[*r as usize].machine == parts.infos[survivors[0] as usize].machine);
+        .all(|r| parts.infos[*r as usize].shares_memory_with(&parts.infos[survivors[0] as usize]));
     if !together {
         return Err(Error::not_supported(
             "a shrink over several machines is not there yet: make a new communicator from a new id",

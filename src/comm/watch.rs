@@ -1,13 +1,13 @@
-//! The thread that watches the ranks of communicators on vendors' libraries, if FLAGOSCOMM_LIVENESS
-//! asks for it: a rank inside a kernel of the vendor's waits for a dead one for ever, and no call of
-//! ours is made that would notice.
+//! The thread that watches the ranks of communicators on vendors' libraries, and of the host tier across
+//! machines, if FLAGOSCOMM_LIVENESS asks for it: a rank inside a kernel of the vendor's waits for a dead one
+//! for ever, and no call of ours is made that would notice; and a network that is cut says nothing.
 //!
 //! There is one for all communicators of a process, and none when there is nothing to watch.
 #![forbid(unsafe_code)]
 
 use super::end::{self, abort_vendor, is_end_of_all};
 use super::table::{Handle, place};
-use super::{Comm, Parts};
+use super::{Backend, Comm, Parts};
 use crate::config;
 use crate::error::Error;
 use crate::ops::{CLOSED, lock};
@@ -47,7 +47,9 @@ pub(crate) fn agreed_ms() -> u32 {
 /// Watches a communicator, if the ranks have agreed to be watched.
 pub(crate) fn start(handle: Handle, comm: &Arc<Comm>, parts: &Arc<Parts>) {
     let limit = parts.infos[comm.rank() as usize].liveness_ms;
-    if limit == 0 || parts.native().is_none() {
+    // On one machine the kernel tells of every death.
+    let near = matches!(&parts.backend, Backend::Host(engine) if !engine.is_far());
+    if limit == 0 || near {
         return;
     }
     lock(&parts.channel).start_beats(Duration::from_millis(limit.into()));
@@ -110,6 +112,11 @@ fn give_up(handle: Handle, comm: &Comm, parts: &Parts, error: &Error) {
     }
     log::warn!("{}: {error}; its work is aborted", comm.label());
     parts.record_failure(error);
+    if let Backend::Host(engine) = &parts.backend {
+        // Every wait looks there.
+        engine.poison(error);
+        return;
+    }
     place(handle).target.end(error.clone());
     place(handle).target.set_ops(&CLOSED);
     if let Some(native) = parts.native() {

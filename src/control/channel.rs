@@ -883,10 +883,13 @@ impl Channel {
         }
     }
 
-    /// Tells the others that this rank can't go on, and why.
+    /// Tells the others that this rank can't go on, and why, unless they have told it of a failure.
     pub(crate) fn announce_failure(&mut self, error: &Error) {
+        if self.failed.is_some() {
+            return;
+        }
         let text = format!("{} can't go on: {}", self.who(self.rank), error.text());
-        self.failed.get_or_insert_with(|| error.clone());
+        self.failed = Some(error.clone());
         self.tell_failure(&Error::new(Code::RemoteError, text), None);
     }
 

@@ -6,7 +6,7 @@ use std::ptr;
 
 use super::Guard;
 use super::adapter;
-use super::functions::{Below, Common, PointerAttributes, Runtime, Spare, Tables};
+use super::functions::{Below, Common, PointerAttributes, Runtime, Spare, SpareBelow, Tables};
 use super::owners::{Owners, Thing};
 use super::rows::{
     COPY_NAMES, DriverRow, Enums, Kinds, LowRow, Memory, NotReady, Pointers, VersionCode,
@@ -145,12 +145,15 @@ const POINTER_IS_MANAGED: c_int = 8;
 const POINTER_DEVICE_ORDINAL: c_int = 9;
 const LOW_MEMORY_HOST: c_uint = 1;
 const LOW_MEMORY_DEVICE: c_uint = 2;
+/// A priority above every device's highest; smaller numbers are higher.
+const HIGHEST: c_int = -100;
 
 /// The driver below a runtime.
 struct Low {
     row: &'static LowRow,
     lib: Lib,
     below: Below,
+    spare: SpareBelow,
 }
 
 /// What the current device was, to put it back.
@@ -281,6 +284,7 @@ impl Driver {
         let mut resolver = Resolver::new(lib, &[]);
         let common = Common::resolve(&name, &mut resolver);
         let below = Below::resolve(&|suffix| Some(plain(suffix)), &mut resolver);
+        let spare = SpareBelow::resolve(&|suffix| spare_below(low, suffix), &mut resolver);
         let needed = ["Init", "CtxGetDevice", "DeviceGetCount"].map(plain);
         accept(low.title, &needed, &resolver)?;
         let version = below.version.and_then(ask_version);
@@ -294,6 +298,7 @@ impl Driver {
                 row: low,
                 lib: lib.clone(),
                 below,
+                spare,
             }),
             enums: low.enums,
             kinds: None,
@@ -828,6 +833,84 @@ impl Driver {
         Ok(OwnedStream(RawStream(stream)))
     }
 
+    /// As [`Driver::stream_create`], of the highest priority where the runtime has priorities. Streams of
+    /// different priorities share no queue of the device, in which one could stand behind what the
+    /// other waits for.
+    pub(crate) fn stream_create_first(&self) -> Result<OwnedStream> {
+        let Some(create) = self.spare.stream_create_priority else {
+            return self.stream_create();
+        };
+        let make = || {
+            let mut stream = ptr::null_mut();
+            // SAFETY: the handle goes to a live local; a priority beyond the range means its end.
+            let code = unsafe { create(&mut stream, self.enums.stream_non_blocking, HIGHEST) };
+            self.check("StreamCreateWithPriority", code)
+                .map(|()| stream)
+        };
+        let stream = self.made(make, Thing::Stream, 0)?;
+        Ok(OwnedStream(RawStream(stream)))
+    }
+
+    /// Writes a word when a stream has done its work so far, which the host sees before. Drivers without
+    /// it give [`Code::NotSupported`].
+    ///
+    /// # Safety
+    ///
+    /// The word is pinned memory of this driver and stays until the stream has written it.
+    pub(crate) unsafe fn stream_write_value(
+        &self,
+        stream: RawStream,
+        word: *mut u32,
+        value: u32,
+    ) -> Result<()> {
+        let suffix = "StreamWriteValue32_v2";
+        let low = self.low.as_ref();
+        let write = low.and_then(|low| Some((low, low.spare.write_value?)));
+        let Some((low, write)) = write else {
+            return Err(Error::not_supported(format!(
+                "the {} has no write of a value",
+                self.title()
+            )));
+        };
+        let handle = self.handle(stream)?;
+        // SAFETY: a live stream, which its type promises; the caller's promise about the word; flags
+        // 0 put a barrier before the write.
+        match unsafe { write(handle, word.cast(), value, 0) } {
+            0 => Ok(()),
+            code => Err(self.failed_low(low, suffix, code)),
+        }
+    }
+
+    /// Makes later work of a stream wait until a word, seen as a number that wraps round, has reached a
+    /// value. Drivers without it give [`Code::NotSupported`].
+    ///
+    /// # Safety
+    ///
+    /// The word is pinned memory of this driver and stays until the stream has passed the wait.
+    pub(crate) unsafe fn stream_wait_value(
+        &self,
+        stream: RawStream,
+        word: *mut u32,
+        value: u32,
+    ) -> Result<()> {
+        let suffix = "StreamWaitValue32_v2";
+        let low = self.low.as_ref();
+        let wait = low.and_then(|low| Some((low, low.spare.wait_value?)));
+        let Some((low, wait)) = wait else {
+            return Err(Error::not_supported(format!(
+                "the {} has no wait for a value",
+                self.title()
+            )));
+        };
+        let handle = self.handle(stream)?;
+        // SAFETY: a live stream, which its type promises; the caller's promise about the word; flags
+        // 0 compare as numbers that wrap round.
+        match unsafe { wait(handle, word.cast(), value, 0) } {
+            0 => Ok(()),
+            code => Err(self.failed_low(low, suffix, code)),
+        }
+    }
+
     /// Destroys a stream of ours.
     pub(crate) fn stream_destroy(&self, stream: OwnedStream) -> Result<()> {
         let suffix = "StreamDestroy";
@@ -1114,6 +1197,44 @@ impl Driver {
             let code = unsafe { free(memory) };
             self.check(suffix, code)
         })
+    }
+
+    /// Pins memory of ours, so that the device copies from and to it by itself.
+    ///
+    /// # Safety
+    ///
+    /// The range is mapped until it is unpinned.
+    pub(crate) unsafe fn host_register(&self, memory: *mut c_void, bytes: usize) -> Result<()> {
+        let suffix = "HostRegister";
+        let (Some(register), Some(_)) = (self.spare.host_register, self.spare.host_unregister)
+        else {
+            return Err(Error::not_supported(format!(
+                "{} ({}) can't pin memory that it didn't make",
+                self.title(),
+                self.path().display()
+            )));
+        };
+        // SAFETY: what this function asks of its caller; flags 0 is the plain kind.
+        let code = unsafe { register(memory, bytes, 0) };
+        self.check(suffix, code)
+    }
+
+    /// Takes back what [`Driver::host_register`] did.
+    ///
+    /// # Safety
+    ///
+    /// `memory` was pinned by it, is unpinned once, and no copy from or to it is going on.
+    pub(crate) unsafe fn host_unregister(&self, memory: *mut c_void) -> Result<()> {
+        let suffix = "HostUnregister";
+        let unregister = (self.spare.host_unregister).ok_or_else(|| self.lacks(suffix))?;
+        // SAFETY: what this function asks of its caller.
+        let code = unsafe { unregister(memory) };
+        self.check(suffix, code)
+    }
+
+    /// Whether [`Driver::event_query`] can be understood.
+    pub(crate) fn answers_events(&self) -> bool {
+        self.common.event_query.is_some() && self.can_ask("EventQuery").is_ok()
     }
 
     /// Copies on a stream.
@@ -1414,6 +1535,12 @@ fn spare(row: &DriverRow, suffix: &str) -> Option<String> {
     asked.then(|| renamed(row.renames, row.prefix, suffix))
 }
 
+/// The name of a function of a driver below a runtime that is looked up only where its row asks for it.
+fn spare_below(low: &LowRow, suffix: &str) -> Option<String> {
+    let asked = low.with.contains(&suffix);
+    asked.then(|| format!("{}{suffix}", low.prefix))
+}
+
 /// The index that a device has for a process that sees all, as far as the list of visible devices
 /// tells: its entry, or the whole list where that is not one of numbers.
 fn among_all(device: i32, visible: Option<&str>) -> String {
@@ -1449,6 +1576,8 @@ pub(crate) fn declarations() -> Vec<Declaration> {
             let plain = |suffix: &str| Some(format!("{}{suffix}", low.prefix));
             of_row.extend(Common::declarations(low.library, &name));
             of_row.extend(Below::declarations(low.library, &plain));
+            let spare = |suffix: &str| spare_below(low, suffix);
+            of_row.extend(SpareBelow::declarations(low.library, &spare));
         }
         for declaration in of_row {
             let again = list

@@ -132,6 +132,9 @@ functions! {
         error_name "GetErrorName" (c_int) -> *const c_char;
         context_get "GetCurrentContext" (*mut *mut c_void) -> c_int;
         context_set "SetCurrentContext" (*mut c_void) -> c_int;
+        stream_create_priority "StreamCreateWithPriority" (*mut *mut c_void, c_uint, c_int) -> c_int;
+        host_register "HostRegister" (*mut c_void, usize, c_uint) -> c_int;
+        host_unregister "HostUnregister" (*mut c_void) -> c_int;
     }
 }
 
@@ -150,6 +153,14 @@ functions! {
         pointer_attribute "PointerGetAttribute" (*mut c_void, c_int, *const c_void) -> c_int;
         error_string "GetErrorString" (c_int, *mut *const c_char) -> c_int;
         version "DriverGetVersion" (*mut c_int) -> c_int;
+    }
+}
+
+functions! {
+    /// Functions of the driver below a runtime that are looked up only where its row asks for them.
+    SpareBelow {
+        wait_value "StreamWaitValue32_v2" (*mut c_void, *mut c_void, u32, c_uint) -> c_int;
+        write_value "StreamWriteValue32_v2" (*mut c_void, *mut c_void, u32, c_uint) -> c_int;
     }
 }
 

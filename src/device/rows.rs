@@ -223,6 +223,8 @@ pub(crate) struct LowRow {
     pub(crate) prefix: &'static str,
     /// The function that has the role of the runtime's function with this suffix.
     pub(crate) renames: &'static [(&'static str, &'static str)],
+    /// Functions beyond the usual ones, by suffix, that are looked up.
+    pub(crate) with: &'static [&'static str],
     /// File names.
     pub(crate) sonames: &'static [&'static str],
     /// Its numbers.
@@ -269,6 +271,7 @@ const CAPTURE: [&str; 2] = ["StreamIsCapturing", "ThreadExchangeStreamCaptureMod
 /// CUDA's runtime.
 pub(crate) static CUDA: DriverRow = DriverRow {
     low: Some(&CUDA_LOW),
+    with: &["HostRegister", "HostUnregister", "StreamCreateWithPriority"],
     sonames: &[
         "libcudart.so.13",
         "libcudart.so.12",
@@ -319,6 +322,7 @@ const CUDA_SHAPE: DriverRow = DriverRow {
 /// them this thread has no current device.
 static CUDA_LOW: LowRow = LowRow {
     sonames: &["libcuda.so.1"],
+    with: &["StreamWaitValue32_v2", "StreamWriteValue32_v2"],
     ..CUDA_LOW_SHAPE
 };
 
@@ -342,6 +346,7 @@ const CUDA_LOW_SHAPE: LowRow = LowRow {
         ("HostUnregister", "cuMemHostUnregister"),
         ("MemsetAsync", "cuMemsetD8Async"),
     ],
+    with: &[],
     sonames: &[],
     enums: Enums {
         unbound: Unbound::Codes(&[3, 4, 201]),
@@ -415,6 +420,7 @@ const HIP_SHAPE: DriverRow = DriverRow {
     library: "hip",
     prefix: "hip",
     renames: &[("HostAlloc", "hipHostMalloc"), ("FreeHost", "hipHostFree")],
+    with: &["HostRegister", "HostUnregister", "StreamCreateWithPriority"],
     pointers: Pointers::SinceMajor(
         6,
         &[

@@ -25,6 +25,20 @@ pub(crate) struct Target {
     /// Write `first` past the caches: it is too big to be found there later. Whoever sets this calls
     /// [`fence`] before others are told that the result is there.
     pub stream: bool,
+    /// The same for `second`.
+    pub stream_second: bool,
+}
+
+impl Target {
+    /// One place for the result.
+    pub(crate) fn one(first: *mut u8, stream: bool) -> Target {
+        Target {
+            first,
+            second: std::ptr::null_mut(),
+            stream,
+            stream_second: false,
+        }
+    }
 }
 
 /// Combines `count` elements of every source, in order, into the target. `scales` has one entry per
@@ -54,6 +68,8 @@ pub(crate) fn fold_for(dtype: DataType, reduction: Reduction) -> Option<Fold> {
         }
         DataType::Float32 => float::<Single>(reduction),
         DataType::Float64 => float::<Double>(reduction),
+        #[cfg(target_arch = "x86_64")]
+        DataType::Bfloat16 if half_in_hardware => float::<x86::WideBrain>(reduction),
         DataType::Bfloat16 => float::<Brain>(reduction),
         DataType::Float8e4m3 | DataType::Float8e5m2 => return None,
     })
@@ -177,6 +193,9 @@ unsafe fn fold_body<K: Kernel>(to: Target, sources: &[*const u8], scales: &[Scal
     };
     let mut index = 0;
     let mut stream = to.stream;
+    // Aligned where the first target is.
+    let apart = to.first.addr().wrapping_sub(to.second.addr());
+    let stream_second = to.stream_second && apart.is_multiple_of(16);
     if stream {
         // Streaming stores want 16-byte alignment: whole elements up to there, one by one.
         let gap = to.first.align_offset(16);
@@ -219,7 +238,7 @@ unsafe fn fold_body<K: Kernel>(to: Target, sources: &[*const u8], scales: &[Scal
         let result = K::finish_block(acc, sources.len());
         // SAFETY: index + BLOCK <= count, and the caller promised `count` writable elements; `stream`
         // is only still set if `first + index` is aligned to 16, which whole blocks preserve, as a
-        // block is a multiple of 16 bytes.
+        // block is a multiple of 16 bytes; `stream_second` if `second` is as far from that as `first`.
         unsafe {
             let first = to.first.cast::<K::Raw>().add(index);
             if stream {
@@ -232,11 +251,16 @@ unsafe fn fold_body<K: Kernel>(to: Target, sources: &[*const u8], scales: &[Scal
                 first.cast::<[K::Raw; BLOCK]>().write_unaligned(result);
             }
             if !to.second.is_null() {
-                to.second
-                    .cast::<K::Raw>()
-                    .add(index)
-                    .cast::<[K::Raw; BLOCK]>()
-                    .write_unaligned(result);
+                let second = to.second.cast::<K::Raw>().add(index);
+                if stream && stream_second {
+                    stream_block(
+                        second.cast(),
+                        (&raw const result).cast(),
+                        size_of_val(&result),
+                    );
+                } else {
+                    second.cast::<[K::Raw; BLOCK]>().write_unaligned(result);
+                }
             }
         }
         index += BLOCK;
@@ -669,6 +693,79 @@ mod x86 {
             }
             out
         }
+    }
+
+    /// bfloat16, blocks converted by AVX2: compilers don't find the packing by themselves. Only
+    /// `fold_for` names it, after it has seen that the processor has AVX2.
+    pub(super) struct WideBrain;
+    impl Float for WideBrain {
+        type Raw = u16;
+        type Acc = f32;
+        #[inline(always)]
+        fn widen(raw: u16) -> f32 {
+            Brain::widen(raw)
+        }
+        #[inline(always)]
+        fn narrow(acc: f32) -> u16 {
+            Brain::narrow(acc)
+        }
+        #[inline(always)]
+        fn from_count(count: usize) -> f32 {
+            count as f32
+        }
+        #[inline(always)]
+        fn widen_block(raw: [u16; BLOCK]) -> [f32; BLOCK] {
+            // SAFETY: the processor has AVX2, as the type promises.
+            unsafe { widen_brains(&raw) }
+        }
+        #[inline(always)]
+        fn narrow_block(acc: [f32; BLOCK]) -> [u16; BLOCK] {
+            // SAFETY: as above.
+            unsafe { narrow_brains(&acc) }
+        }
+    }
+
+    /// A function that has the feature by itself: where it isn't inlined it is one call, and not one for
+    /// every intrinsic.
+    #[target_feature(enable = "avx2")]
+    fn widen_brains(raw: &[u16; BLOCK]) -> [f32; BLOCK] {
+        let mut out = [0f32; BLOCK];
+        for at in (0..BLOCK).step_by(8) {
+            // SAFETY: at + 8 <= BLOCK, and the loads and stores are unaligned ones inside the two arrays.
+            unsafe {
+                let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(raw.as_ptr().add(at).cast()));
+                let singles = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words));
+                _mm256_storeu_ps(out.as_mut_ptr().add(at), singles);
+            }
+        }
+        out
+    }
+
+    /// As [`Brain::narrow`], of a block.
+    #[target_feature(enable = "avx2")]
+    fn narrow_brains(acc: &[f32; BLOCK]) -> [u16; BLOCK] {
+        let mut out = [0u16; BLOCK];
+        for at in (0..BLOCK).step_by(16) {
+            let mut words = [_mm256_setzero_si256(); 2];
+            for (half, word) in words.iter_mut().enumerate() {
+                // SAFETY: at + 16 <= BLOCK: an unaligned load inside the array.
+                let singles = unsafe { _mm256_loadu_ps(acc.as_ptr().add(at + 8 * half)) };
+                let bits = _mm256_castps_si256(singles);
+                let top = _mm256_srli_epi32::<16>(bits);
+                let odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
+                let step = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+                let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, step));
+                let quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+                let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(singles, singles);
+                *word = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(is_nan));
+            }
+            // Every word is below 2^16, so that packing keeps it. It works in the two halves apart.
+            let packed = _mm256_packus_epi32(words[0], words[1]);
+            let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+            // SAFETY: as above, a store.
+            unsafe { _mm256_storeu_si256(out.as_mut_ptr().add(at).cast(), packed) };
+        }
+        out
     }
 }
 

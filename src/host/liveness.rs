@@ -17,6 +17,10 @@ const CHANNEL_EVERY: Duration = Duration::from_millis(5);
 const PROCESSES_EVERY: Duration = Duration::from_millis(15);
 /// A peer that has gone may have done its part before; its part is looked for this long.
 const LAST_LOOK: Duration = Duration::from_millis(40);
+/// So long if it has left in order and is on another machine: then all of its part is on its way.
+const FAR_LOOK: Duration = Duration::from_secs(1);
+/// How long the telling of a failure waits for whoever is on the channel.
+const TELL: Duration = Duration::from_millis(50);
 /// A wait that lasts this long is told to the log, then every so often.
 const FIRST_NEWS: Duration = Duration::from_secs(10);
 const NEWS_EVERY: Duration = Duration::from_secs(60);
@@ -34,7 +38,13 @@ pub(crate) struct PeerProcess {
 struct Seen {
     watches: Vec<Option<Option<ProcessWatch>>>,
     /// When each rank was first seen to be gone, and how.
-    gone: Vec<Option<(Instant, String)>>,
+    gone: Vec<Option<Gone>>,
+}
+
+struct Gone {
+    since: Instant,
+    in_order: bool,
+    how: String,
 }
 
 /// The ranks of one communicator, watched from one of them.
@@ -43,6 +53,8 @@ pub(crate) struct Liveness {
     abort: AbortFlag,
     processes: Vec<PeerProcess>,
     limit: Option<Duration>,
+    /// Between machines data takes its time.
+    far: bool,
     seen: RefCell<Seen>,
 }
 
@@ -52,6 +64,7 @@ impl Liveness {
         abort: AbortFlag,
         processes: Vec<PeerProcess>,
         limit: Option<Duration>,
+        far: bool,
     ) -> Liveness {
         let n = processes.len();
         let mut seen = Seen::default();
@@ -62,6 +75,7 @@ impl Liveness {
             abort,
             processes,
             limit,
+            far,
             seen: RefCell::new(seen),
         }
     }
@@ -81,16 +95,38 @@ impl Liveness {
         }
     }
 
+    /// Tells the other ranks of a failure, unless somebody is on the channel who does not give way.
+    fn tell(&self, error: &Error) {
+        // This rank's own abort tells them itself.
+        if self.abort.is_set() {
+            return;
+        }
+        let until = Instant::now() + TELL;
+        loop {
+            match self.channel.try_lock() {
+                Ok(mut channel) => return channel.announce_failure(error),
+                Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+                Err(_) => return,
+            }
+        }
+    }
+
     fn look_at_channel(&self) -> Result<()> {
         // Somebody else is on the channel: it looks for us.
         let Ok(mut channel) = self.channel.try_lock() else {
             return Ok(());
         };
-        channel.look()
+        channel.look()?;
+        channel.beat();
+        Ok(())
     }
 
     fn gone(&self, waiting_for: &[u32]) -> Option<String> {
         let seen = &mut *self.seen.borrow_mut();
+        if waiting_for.is_empty() {
+            // Data moves: the last looks begin anew.
+            seen.gone.fill_with(|| None);
+        }
         for rank in waiting_for {
             let index = *rank as usize;
             let Some(process) = self.processes.get(index) else {
@@ -103,6 +139,7 @@ impl Liveness {
                     Ok(channel) => (channel.peer(*rank).clone(), channel.who(*rank)),
                     Err(_) => (Peer::Here, format!("rank {rank}")),
                 };
+                let in_order = matches!(peer, Peer::Left(_));
                 let how = match peer {
                     Peer::Left(_) => Some(format!("{who} has left (destroyed its communicator)")),
                     Peer::Dead(text) => Some(text),
@@ -118,12 +155,20 @@ impl Liveness {
                     }
                     Peer::Here => None,
                 };
-                seen.gone[index] = how.map(|how| (Instant::now(), how));
+                seen.gone[index] = how.map(|how| Gone {
+                    since: Instant::now(),
+                    in_order,
+                    how,
+                });
             }
-            if let Some((since, how)) = &seen.gone[index]
-                && since.elapsed() > LAST_LOOK
-            {
-                return Some(how.clone());
+            if let Some(gone) = &seen.gone[index] {
+                let look = match self.far && gone.in_order {
+                    true => FAR_LOOK,
+                    false => LAST_LOOK,
+                };
+                if gone.since.elapsed() > look {
+                    return Some(gone.how.clone());
+                }
             }
         }
         None
@@ -153,6 +198,10 @@ fn due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
 }
 
 impl WaitPolicy for OperationWait<'_> {
+    fn failed(&self, error: &Error) {
+        self.liveness.tell(error);
+    }
+
     fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
         let liveness = self.liveness;
         let what = self.what;
@@ -175,18 +224,21 @@ impl WaitPolicy for OperationWait<'_> {
         }
         let waited = now.duration_since(started);
         if liveness.limit.is_some_and(|limit| waited >= limit) {
+            let missing = match waiting_for() {
+                none if none.is_empty() => String::from("data still moved"),
+                ranks => format!("missing: rank {}", ranks_text(ranks)),
+            };
             return Err(Error::new(
                 Code::Timeout,
                 format!(
-                    "timed out after {:.3} s in {}; missing: rank {} (the limit: \
+                    "timed out after {:.3} s in {}; {missing} (the limit: \
                      FLAGOSCOMM_COLLECTIVE_TIMEOUT, or the configuration's)",
                     waited.as_secs_f64(),
                     what(),
-                    ranks_text(waiting_for())
                 ),
             ));
         }
-        if waited >= times.news {
+        if waited >= times.news && !waiting_for().is_empty() {
             times.news = waited + NEWS_EVERY;
             log::warn!(
                 "{} has waited {:.0} s for rank {}",

@@ -1,5 +1,6 @@
 //! One operation of the host tier, as the communicator hands it to an engine.
 
+use crate::error::Result;
 use crate::types::{DataType, OpKind, Reduction};
 
 /// Counts and displacements of an AlltoAllv, in elements, one entry per rank.
@@ -26,6 +27,75 @@ pub(crate) struct HostOp {
     pub root: u32,
     /// Only for AlltoAllv.
     pub vector: Option<Box<VectorCounts>>,
+    /// Which of the buffers only the engine's [`Mover`] can reach.
+    pub on_device: OnDevice,
+}
+
+/// Which of an operation's buffers are in a device's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OnDevice {
+    pub send: bool,
+    pub recv: bool,
+}
+
+impl OnDevice {
+    /// Whether any is.
+    pub(crate) fn any(self) -> bool {
+        self.send || self.recv
+    }
+}
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Way {
+    /// From the device to the host.
+    In,
+    /// From the host to the device.
+    Out,
+}
+
+/// One copy of bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopySpan {
+    pub to: *mut u8,
+    pub from: *const u8,
+    pub bytes: usize,
+}
+
+/// Copies of each way that may be under way at once, each under the number of its slot.
+pub(crate) const SLOTS: usize = 8;
+
+/// Moves bytes between the host and a device. One thread at a time uses it.
+pub(crate) trait Mover: Send + Sync {
+    /// The host memory from and to which most copies will go. It stays until [`Mover::close`].
+    fn will_use(&self, base: *mut u8, bytes: usize);
+
+    /// Copies and waits.
+    ///
+    /// # Safety
+    /// Both ranges are valid, one on the host and one on the device as `way` says, and nobody else uses
+    /// them meanwhile.
+    unsafe fn copy(&self, way: Way, span: CopySpan) -> Result<()>;
+
+    /// Copies within the device, or between it and the host whichever way, and waits.
+    ///
+    /// # Safety
+    /// Both ranges are valid and apart, and nobody else uses them meanwhile.
+    unsafe fn copy_own(&self, span: CopySpan) -> Result<()>;
+
+    /// Begins copies.
+    ///
+    /// # Safety
+    /// As [`Mover::copy`], until [`Mover::is_done`] said so or [`Mover::settle`] has returned. Those
+    /// that were begun before under this slot and way are done.
+    unsafe fn begin(&self, way: Way, slot: usize, spans: &[CopySpan]) -> Result<()>;
+
+    /// Whether the copies are done that were begun last under this slot and way.
+    fn is_done(&self, way: Way, slot: usize) -> Result<bool>;
+
+    /// Waits until no copy goes on, whatever happened to it.
+    fn settle(&self);
 }
 
 // SAFETY: the pointers belong to the caller, who promised to leave the buffers alone until the
@@ -37,7 +107,12 @@ unsafe impl Sync for HostOp {}
 /// What a rank asks while it waits for others. Called now and then (at most a few thousand times a
 /// second) from every wait of an engine, with the ranks it is waiting for.
 pub(crate) trait WaitPolicy {
+    /// No ranks are named while data still moves: then none of them is missing, but an abort and the
+    /// deadline count.
     /// `Err` ends the wait: the communicator was aborted, a peer died, or the deadline passed.
     /// The engine returns that error and publishes it, so that no peer waits for this rank in vain.
     fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> crate::Result<()>;
+
+    /// A wait has ended the engine, which can't tell the other ranks by itself.
+    fn failed(&self, _error: &crate::Error) {}
 }

@@ -1,16 +1,20 @@
 //! The way of an operation into the host tier: from the uniform table to the engine, in the order
 //! of issue, on the caller's thread or a stream's.
 
+use super::engine::Engine;
 use super::liveness::Liveness;
-use super::op::{HostOp, VectorCounts};
-use super::shm::ShmEngine;
-use super::stage;
+use super::op::{HostOp, OnDevice, VectorCounts, WaitPolicy};
+use super::shm::{Plan, ShmEngine};
+use super::stage::{self, DeviceMover, Worker};
 use super::stream;
-use crate::device::{Driver, Guard, stream_of};
+use crate::config;
+use crate::device::{Driver, Guard, RawStream, stream_of};
 use crate::error::{Code, Error, Result};
 use crate::ops::{Call, Target, lock};
+use crate::sys::per_process::PerProcess;
 use crate::sys::turnstile::{Entered, Turn, Turnstile};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,9 +31,23 @@ pub(crate) struct HostPort {
     driver: AtomicPtr<Driver>,
 }
 
+/// What calls of one communicator need before it is their turn, on a machine with a driver.
+struct Front {
+    engine: Arc<dyn Engine>,
+    /// Made when the first operation needs them.
+    mover: Option<Arc<DeviceMover>>,
+    worker: Option<Worker>,
+}
+
+/// By the address of the port, which has no room for it.
+fn fronts() -> &'static Mutex<HashMap<usize, Front>> {
+    static FRONTS: PerProcess<Mutex<HashMap<usize, Front>>> = PerProcess::new();
+    FRONTS.get_or_init(Mutex::default)
+}
+
 /// One rank's engine and what its waits ask.
 pub(crate) struct Runner {
-    pub engine: Arc<ShmEngine>,
+    pub engine: Arc<dyn Engine>,
     pub liveness: Liveness,
     /// For error texts.
     pub label: String,
@@ -45,8 +63,20 @@ impl HostPort {
         }
     }
 
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// Puts a runner behind the table.
     pub(crate) fn attach(&self, runner: Runner, driver: Option<&'static Driver>) {
+        if driver.is_some() {
+            let front = Front {
+                engine: Arc::clone(&runner.engine),
+                mover: None,
+                worker: None,
+            };
+            lock(fronts()).insert(self.key(), front);
+        }
         let driver = driver.map_or(std::ptr::null_mut(), |d| std::ptr::from_ref(d).cast_mut());
         self.driver.store(driver, Ordering::Relaxed);
         *self.runner.lock() = Some(Box::new(runner));
@@ -88,13 +118,80 @@ impl HostPort {
         None
     }
 
-    /// Waits for the turn as long as it takes, and takes the runner away.
+    /// Waits for the turn as long as it takes, and takes the runner away, with all that it made.
     pub(crate) fn detach_later(&self, turn: Turn) {
         *self.runner.enter(turn) = None;
+        let Some(front) = lock(fronts()).remove(&self.key()) else {
+            return;
+        };
+        if let Some(worker) = front.worker {
+            worker.end();
+        }
+        if let Some(shm) = front.engine.shared_memory() {
+            shm.retire();
+        }
+        let Some(mover) = front.mover else { return };
+        let left = match mover.close() {
+            Ok(closed) => !closed,
+            Err(error) => {
+                log::warn!("what staged device buffers can't be freed: {error}");
+                false
+            }
+        };
+        if left {
+            log::warn!(
+                "copies of device buffers still wait for streams of the program's; the memory that they \
+                 use stays"
+            );
+            std::mem::forget((front.engine, mover));
+        }
+    }
+
+    /// The engine, and where it is `needed` what moves bytes between host and device.
+    fn front(
+        &self,
+        driver: &'static Driver,
+        device: i32,
+        needed: bool,
+    ) -> Result<(Arc<dyn Engine>, Option<Arc<DeviceMover>>)> {
+        let (engine, mover) = {
+            let fronts = lock(fronts());
+            let front = fronts.get(&self.key()).ok_or_else(ended)?;
+            (Arc::clone(&front.engine), front.mover.clone())
+        };
+        if !needed || mover.is_some() {
+            return Ok((engine, mover));
+        }
+        // Not under the lock: the driver may wait for the device, and so for other communicators.
+        let mover = Arc::new(DeviceMover::new(driver, device)?);
+        if let Some(shm) = engine.shared_memory() {
+            shm.set_mover(Arc::clone(&mover) as _);
+        }
+        let mut fronts = lock(fronts());
+        let front = fronts.get_mut(&self.key()).ok_or_else(ended)?;
+        front.mover = Some(Arc::clone(&mover));
+        Ok((engine, Some(mover)))
+    }
+
+    /// Gives work to the communicator's own thread.
+    fn give(&self, driver: &'static Driver, device: i32, work: stage::Work) -> Result<()> {
+        let mut fronts = lock(fronts());
+        let front = fronts.get_mut(&self.key()).ok_or_else(ended)?;
+        let worker = match &mut front.worker {
+            Some(worker) => worker,
+            none => none.insert(Worker::new(driver, device)?),
+        };
+        worker.give(work)
     }
 }
 
+#[cold]
+fn ended() -> Error {
+    Error::invalid_usage("the communicator was destroyed or aborted before this operation ran")
+}
+
 /// Operations of one communicator that are launched together, with their streams.
+#[derive(Default)]
 pub(crate) struct Batch {
     pub ops: Vec<HostOp>,
     pub texts: Vec<Call>,
@@ -140,6 +237,7 @@ pub(crate) unsafe fn prepare(target: &'static Target, call: &Call) -> Result<Hos
         reduction,
         root: call.root as u32,
         vector,
+        on_device: OnDevice::default(),
     })
 }
 
@@ -170,9 +268,7 @@ pub(crate) unsafe fn run(target: &'static Target, call: &Call) -> Result<()> {
 }
 
 fn open<'a>(entered: &'a Entered<'_, Option<Box<Runner>>>) -> Result<&'a Runner> {
-    entered.as_deref().ok_or_else(|| {
-        Error::invalid_usage("the communicator was destroyed or aborted before this operation ran")
-    })
+    entered.as_deref().ok_or_else(ended)
 }
 
 unsafe fn run_one(runner: &Runner, op: &HostOp, call: &Call) -> Result<()> {
@@ -249,46 +345,208 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
     }
 }
 
-/// Runs a batch now, after the work that the vendor's streams hold.
+/// Runs a batch after the work that the vendor's streams hold, and before what they get next.
 unsafe fn on_device_streams(
     target: &'static Target,
     driver: &'static Driver,
     streams: &[*mut c_void],
-    batch: Batch,
+    mut batch: Batch,
 ) -> Result<()> {
-    let raw = |stream: &*mut c_void| stream_of(*stream);
-    // The last one: NULL, which may be no stream of the driver's, is the first in order.
-    let last = raw(streams.last().unwrap_or(&std::ptr::null_mut()));
+    // NULL, which may be no stream of the driver's, is the first in order.
     let streams = match streams {
         [first, rest @ ..] if first.is_null() && !driver.has_null_stream() => rest,
         all => all,
     };
-    for stream in streams {
-        if driver.is_capturing(raw(stream))? {
+    let streams: Vec<RawStream> = streams.iter().map(|stream| stream_of(*stream)).collect();
+    for stream in &streams {
+        if driver.is_capturing(*stream)? {
             return Err(Error::not_supported(
                 "the stream is being captured, and the host tier's work can't become part of a \
                  graph",
             ));
         }
     }
-    // The work is ordered after the streams by waiting for them, and before what follows because
-    // it is done when the call returns.
+    let mut on_device = true;
+    let mut staged = false;
+    for op in &mut batch.ops {
+        on_device &= stage::locate(driver, op, target.rank())? && op.kind != OpKind::Barrier;
+        staged |= op.on_device.any();
+    }
+    let device = target.device.load(Ordering::Relaxed);
+    let (engine, mover) = target.host.front(driver, device, staged)?;
+    let Some(shm) = engine.shared_memory() else {
+        let mover = mover.as_deref().filter(|_| staged);
+        // SAFETY: as above.
+        return unsafe { wait_and_run(target, driver, &streams, batch, mover) };
+    };
+    for op in &batch.ops {
+        shm.prepare(op);
+    }
+    let streams_wait = staged && on_device && !streams.is_empty() && config::get().streams_wait;
+    if let Some(mover) = mover.filter(|mover| streams_wait && mover.queues())
+        && shm.may_queue()
+    {
+        for op in &batch.ops {
+            engine.accepts(op)?;
+        }
+        if let Some((plan, placed)) = plan(target, shm, &mover, &batch) {
+            let queued = Arc::new(mover.reserve(&plan)?);
+            let work = Deferred {
+                target,
+                engine: Arc::clone(&engine),
+                mover,
+                queued: Some(Arc::clone(&queued)),
+                turn: Some(target.host.runner.draw()),
+                placed: placed.is_some(),
+                batch: Batch {
+                    ops: placed.unwrap_or(batch.ops),
+                    texts: batch.texts,
+                },
+            };
+            shm.queued();
+            (target.host).give(driver, device, Box::new(move || work.run()))?;
+            // SAFETY: the plan's copies are those of the batch, whose buffers the caller promised, and of
+            // memory of ours that the driver has pinned.
+            let put = unsafe { queued.put(&streams, &plan) };
+            // Some copies are missing, for which nobody must wait.
+            return put.inspect_err(|error| engine.poison(error));
+        }
+    }
+    // SAFETY: as above.
+    unsafe { wait_and_run(target, driver, &streams, batch, None) }
+}
+
+/// A batch's copies, if they can be queued now. With them come its operations in host memory, where they don't go
+/// in steps.
+fn plan(
+    target: &'static Target,
+    engine: &ShmEngine,
+    mover: &DeviceMover,
+    batch: &Batch,
+) -> Option<(Plan, Option<Vec<HostOp>>)> {
+    match &batch.ops[..] {
+        [op] if engine.goes_in_steps(op) => {
+            let plan = mover.queues_pool().then(|| engine.plan(op))?;
+            plan.map(|plan| (plan, None))
+        }
+        ops if ops.iter().any(|op| engine.goes_in_steps(op)) => None,
+        ops => {
+            let (rank, nranks) = (target.rank(), target.nranks());
+            let (placed, plan) = stage::in_place_of_ours(mover, ops, rank, nranks)?;
+            Some((plan, Some(placed)))
+        }
+    }
+}
+
+/// Runs a batch when the streams have come to their end, and returns when it is done. `whole` is what brings
+/// buffers in devices' memory to the host before and results back, for an engine that does not stage them.
+///
+/// # Safety
+/// As [`run`], for every operation.
+unsafe fn wait_and_run(
+    target: &'static Target,
+    driver: &'static Driver,
+    streams: &[RawStream],
+    mut batch: Batch,
+    whole: Option<&DeviceMover>,
+) -> Result<()> {
     for stream in streams {
-        driver.stream_synchronize(raw(stream))?;
+        driver.stream_synchronize(*stream)?;
     }
     let runner = target.host.runner.lock();
     let runner = open(&runner)?;
-    driver.on_some_stream(last, |on| {
-        let (rank, nranks) = (target.rank(), target.nranks());
-        let (staged, back) = stage::to_host(driver, &batch.ops, rank, nranks, on)?;
-        let batch = Batch {
-            ops: staged,
-            texts: batch.texts,
+    let Some(mover) = whole else {
+        // SAFETY: the caller's promise about the buffers.
+        return unsafe { run_batch(runner, &batch) };
+    };
+    for op in &batch.ops {
+        runner.engine.accepts(op)?;
+    }
+    let text = || batch.texts[0].text();
+    let ended = |error: Error| {
+        // The others wait for this rank's part, or have its results for good.
+        runner.engine.poison(&error);
+        runner.liveness.of(&text).failed(&error);
+        error
+    };
+    // SAFETY: as above.
+    let brought = unsafe { stage::to_host(mover, &batch.ops, target.rank(), target.nranks()) };
+    let (ops, results) = brought.map_err(ended)?;
+    batch.ops = ops;
+    // SAFETY: the buffers are the caller's, or copies that live on.
+    unsafe { run_batch(runner, &batch)? };
+    // SAFETY: as above.
+    unsafe { results.deliver(mover) }
+}
+
+/// A batch whose copies are queued. They go on whatever becomes of it.
+struct Deferred {
+    target: &'static Target,
+    engine: Arc<dyn Engine>,
+    mover: Arc<DeviceMover>,
+    queued: Option<Arc<stage::Queued>>,
+    turn: Option<Turn>,
+    /// Its buffers are in a place of ours.
+    placed: bool,
+    batch: Batch,
+}
+
+impl Deferred {
+    fn run(mut self) {
+        let Some(turn) = self.turn.take() else { return };
+        let entered = self.target.host.runner.enter(turn);
+        let (Ok(runner), Some(queued)) = (open(&entered), self.queued.clone()) else {
+            return self.release();
         };
-        // SAFETY: the staged operations point to our own host buffers or the caller's.
-        unsafe { run_batch(runner, &batch)? };
-        back.copy(driver, on)
-    })
+        let patient = || runner.engine.check_failure();
+        let set_mover = |mover| {
+            if let Some(shm) = runner.engine.shared_memory() {
+                shm.set_mover(mover);
+            }
+        };
+        let ran = (|| {
+            queued.await_start(&patient)?;
+            if self.placed {
+                queued.bring_all(&patient)?;
+                // SAFETY: the promise of the caller of `submit`; the buffers are a place of ours.
+                return unsafe { run_batch(runner, &self.batch) };
+            }
+            set_mover(queued as _);
+            // SAFETY: as above; what was queued are this batch's copies.
+            let ran = unsafe { run_batch(runner, &self.batch) };
+            set_mover(Arc::clone(&self.mover) as _);
+            // What was planned behind it counts on its steps.
+            ran.inspect_err(|error| runner.engine.poison(error))
+        })();
+        if let Err(error) = ran {
+            // Nobody waits for this error: it has to say whose it is.
+            let error = error.context(&runner.label);
+            log::warn!("{error}");
+            lock(&runner.failed).get_or_insert(error);
+        }
+        // In turn: what comes after has later numbers.
+        self.release();
+    }
+
+    fn release(&mut self) {
+        if let Some(queued) = self.queued.take() {
+            queued.release();
+            if let Some(shm) = self.engine.shared_memory() {
+                shm.unqueued();
+            }
+        }
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            let entered = self.target.host.runner.enter(turn);
+            self.release();
+            drop(entered);
+        }
+        self.release();
+    }
 }
 
 /// A batch on its way to a stream's thread. Its turn is used even if it never runs.

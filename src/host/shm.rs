@@ -7,32 +7,40 @@
 //! What the ranks tell each other:
 //!
 //! * `layout`: where the words and areas lie,
-//! * `check`: validation of arguments, fingerprints of calls,
-//! * `collectives`, `p2p`: the protocols,
+//! * `protocol`: the rules by which ranks hand memory to each other,
+//! * `collectives`, `p2p`: what moves through the segment,
+//! * `direct`: what is read and written where the callers have it,
+//! * `staged`: the protocol of collectives with buffers in devices' memory,
 //! * `wait`: waiting, failures and aborts.
 //!
 //! After [`Code::InvalidUsage`](crate::Code::InvalidUsage) because ranks disagreed, the engine goes
 //! on: no data has moved, and all ranks count the call as done. After any error of a wait (abort,
 //! deadline, dead peer) it does not: the error is published, and every later call on every rank fails.
 
-mod check;
 mod collectives;
+mod direct;
 mod layout;
 mod p2p;
+mod protocol;
+mod staged;
 mod wait;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::error::{Error, Result};
+use crate::host::check::MAX_ENGINE_RANKS;
+use crate::host::engine::Engine;
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::sys::cpu::{self, CPU_WORDS};
 use crate::sys::memory::Segment;
-use crate::types::OpKind;
-use layout::{MAX_LOCAL_RANKS, Map};
-use std::sync::Arc;
+use direct::{Direct, Tuning};
+use layout::{MAX_MESSAGING_RANKS, Map};
+use staged::{Helpers, Pool};
+pub(crate) use staged::{Plan, pool_bytes};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 /// One rank's end of a shared segment.
 #[derive(Debug)]
@@ -48,10 +56,32 @@ pub(crate) struct ShmEngine {
     sequence: AtomicU64,
     /// Piece steps of all collectives so far, the same on all ranks.
     step: AtomicU64,
+    /// Steps of all staged collectives so far, the same on all ranks.
+    staged: AtomicU64,
+    /// Those that there will be when all that was planned has been run.
+    planned: AtomicU64,
+    /// Operations that are queued.
+    pending: AtomicU64,
+    /// See [`ShmEngine::shares_device`].
+    shares_device: AtomicBool,
+    /// A staged collective has shown that all ranks have their part of the pool, which stays so.
+    pool_agreed: AtomicBool,
+    /// Memory for staging, where any rank may need it.
+    pool: Option<Pool>,
+    helpers: Mutex<Helpers>,
+    /// See [`ShmEngine::with_threads`].
+    threads: Option<usize>,
     /// Messages that this rank has sent, by receiver.
     messages: Box<[AtomicU64]>,
     /// The last message that this rank has refused, by sender.
     dropped: Box<[AtomicU64]>,
+    /// Receivers that can't read this rank's ordinary memory.
+    declined: Box<[AtomicBool]>,
+    /// How often this rank has left the others' buffers, the same on all ranks.
+    left: AtomicU64,
+    tuning: Tuning,
+    /// What is known about the others' memory. Locked by the one operation that is going on.
+    direct: Mutex<Direct>,
     /// [`ShmEngine::abort`] was called here.
     aborted: AtomicBool,
 }
@@ -66,6 +96,15 @@ impl ShmEngine {
     /// One rank's engine over a segment of [`ShmEngine::segment_bytes`] that was all zeros before
     /// the first rank attached. A segment serves one communicator: no rank may attach twice.
     pub(crate) fn attach(segment: Arc<Segment>, rank: u32, ranks: u32) -> Result<ShmEngine> {
+        ShmEngine::attach_tuned(segment, rank, ranks, Tuning::of_process()?)
+    }
+
+    fn attach_tuned(
+        segment: Arc<Segment>,
+        rank: u32,
+        ranks: u32,
+        tuning: Tuning,
+    ) -> Result<ShmEngine> {
         check_ranks(ranks)?;
         if rank >= ranks {
             return Err(Error::invalid_argument(format!(
@@ -79,7 +118,7 @@ impl ShmEngine {
         for (word, bits) in cpus.into_iter().enumerate() {
             map.cpus(word).fetch_or(bits, Relaxed);
         }
-        Ok(ShmEngine {
+        let engine = ShmEngine {
             map,
             rank: rank as usize,
             ranks,
@@ -87,10 +126,31 @@ impl ShmEngine {
             quota: cpu::quota(&cpus),
             sequence: AtomicU64::new(0),
             step: AtomicU64::new(0),
+            staged: AtomicU64::new(0),
+            planned: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
+            shares_device: AtomicBool::new(false),
+            pool_agreed: AtomicBool::new(false),
+            pool: None,
+            helpers: Mutex::default(),
+            threads: None,
             messages: zeros(),
             dropped: zeros(),
+            declined: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
+            left: AtomicU64::new(0),
+            tuning,
+            direct: Mutex::new(Direct::new(ranks)),
             aborted: AtomicBool::new(false),
-        })
+        };
+        engine.tell_facts()?;
+        Ok(engine)
+    }
+
+    /// Reduces what is staged with so many threads, rather than with as many as cores allow. One is the
+    /// thread that runs the operation.
+    pub(crate) fn with_threads(mut self, threads: usize) -> ShmEngine {
+        self.threads = Some(threads);
+        self
     }
 
     /// Decides whether waits spin, once all ranks have attached and so have said where they may run:
@@ -100,56 +160,62 @@ impl ShmEngine {
         let enough = cpu::count(&cpus) >= self.ranks && self.quota.is_none_or(|n| n >= self.ranks);
         self.spins.store(enough, Relaxed);
     }
+}
 
-    /// Runs one operation to its end. One call at a time; [`ShmEngine::abort`] and
-    /// [`ShmEngine::poison`] may come from any thread meanwhile.
-    ///
-    /// # Safety
-    /// The buffers are readable and writable as far as the operation's kind, count and data type
-    /// say, are not touched by others meanwhile, and overlap only where the kind allows in place.
-    /// No other `run` or `run_group` of this engine is going on.
-    pub(crate) unsafe fn run(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
-        self.check_failure()?;
-        self.validate(op)?;
-        // SAFETY: handed down from the caller.
-        unsafe {
-            match op.kind {
-                OpKind::Send | OpKind::Recv => self.lone_transfer(op, wait),
-                _ => self.collective(op, wait),
-            }
-        }
+impl Engine for ShmEngine {
+    fn rank(&self) -> usize {
+        self.rank
     }
 
-    /// Runs the operations of one group: the collectives in their order, then all sends and
-    /// receives together. A disagreement in one operation does not stop the others; the first error
-    /// is returned. Wrong arguments of any are found before the first begins.
-    ///
-    /// # Safety
-    /// As [`ShmEngine::run`], for every operation; no buffer that one operation writes is used by
-    /// another.
-    pub(crate) unsafe fn run_group(&self, ops: &[HostOp], wait: &dyn WaitPolicy) -> Result<()> {
-        self.check_failure()?;
-        for op in ops {
-            self.validate(op)?;
-        }
-        self.pair_own(ops)?;
-        let mut result = Ok(());
-        let mut transfers = Vec::new();
-        for op in ops {
-            if check::point_to_point(op.kind) {
-                transfers.push(op);
-                continue;
-            }
-            // SAFETY: handed down from the caller.
-            result = result.and(unsafe { self.collective(op, wait) });
-            // Disagreements do not end the engine, everything else does.
-            self.check_failure()?;
-        }
-        if !transfers.is_empty() {
-            // SAFETY: handed down from the caller.
-            result = result.and(unsafe { self.grouped_transfers(&transfers, wait) });
-        }
-        result
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn messaging_ranks(&self) -> usize {
+        MAX_MESSAGING_RANKS
+    }
+
+    fn is_far(&self) -> bool {
+        false
+    }
+
+    fn about(&self) -> String {
+        String::from("shared memory")
+    }
+
+    unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        unsafe { self.run_collective(op, wait) }
+    }
+
+    unsafe fn lone_transfer(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        unsafe { self.transfer_alone(op, wait) }
+    }
+
+    unsafe fn grouped_transfers(&self, ops: &[&HostOp], wait: &dyn WaitPolicy) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        unsafe { self.transfer_together(ops, wait) }
+    }
+
+    fn await_visitors(&self) {
+        self.await_departure();
+    }
+
+    fn shared_memory(&self) -> Option<&ShmEngine> {
+        Some(self)
+    }
+
+    fn check_failure(&self) -> Result<()> {
+        self.published_failure()
+    }
+
+    fn poison(&self, error: &Error) {
+        self.publish_failure(error);
+    }
+
+    fn abort(&self) {
+        self.publish_abort();
     }
 }
 
@@ -159,9 +225,9 @@ fn check_ranks(ranks: u32) -> Result<()> {
             "a communicator has at least one rank",
         ));
     }
-    if ranks as usize > MAX_LOCAL_RANKS {
+    if ranks as usize > MAX_ENGINE_RANKS {
         return Err(Error::not_supported(format!(
-            "{ranks} ranks on one machine, but the host tier serves at most {MAX_LOCAL_RANKS} there"
+            "{ranks} ranks on one machine, but the host tier serves at most {MAX_ENGINE_RANKS} there"
         )));
     }
     Ok(())

@@ -33,7 +33,11 @@ impl Env {
         let of_vendor = vendor::VENDORS.iter().flat_map(|vendor| {
             [OverrideOf::Library, OverrideOf::Driver].map(|of| (vendor.key, of))
         });
-        for (key, of) in of_vendor.chain([(vendor::FLAGCX.key, OverrideOf::Library)]) {
+        let others = [
+            (vendor::FLAGCX.key, OverrideOf::Library),
+            (UCX_KEY, OverrideOf::Engine),
+        ];
+        for (key, of) in of_vendor.chain(others) {
             if let Some(path) = config::override_path(key, of) {
                 env.vars
                     .insert(config::override_name(key, of), path.into_os_string());
@@ -59,6 +63,9 @@ impl Env {
     }
 }
 
+/// What the library of the host tier's engine is called in reports.
+pub(crate) const UCX_KEY: &str = "ucx";
+
 /// What is known about the process and the machine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
@@ -83,6 +90,8 @@ pub(crate) struct Spec {
     pub(crate) roots: &'static [Root],
     /// The further folders come before the loader's own search.
     pub(crate) roots_first: bool,
+    /// Libraries that it needs: where it is opened by path, those beside it are opened first.
+    pub(crate) companions: &'static [&'static str],
 }
 
 /// A name for the loader, or a file.
@@ -445,6 +454,7 @@ mod tests {
         wheels: &["nvidia/nccl/lib"],
         roots: &[Root::Env("CUDA_HOME", "lib64"), Root::Folder("/roots/lib")],
         roots_first: false,
+        companions: &[],
     };
 
     fn facts(mapped: &[&str]) -> Facts {

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::{self, OverrideOf};
 use crate::device::Driver;
+use crate::host::net::ucx;
 use crate::sys::per_process::PerProcess;
 use crate::vendor::Library;
 use crate::vendor::{self, Ccl, Root, Vendor};
@@ -60,6 +61,7 @@ struct Decision {
 static DECISION: PerProcess<Decision> = PerProcess::new();
 static LIBRARY: PerProcess<(Result<Library>, Vec<Section>)> = PerProcess::new();
 static FLAGCX: PerProcess<(Result<Library>, Vec<Section>)> = PerProcess::new();
+static UCX: PerProcess<(Result<ucx::Api>, Vec<Section>)> = PerProcess::new();
 
 /// The vendor of this process. The first call decides: it looks at the environment and asks the
 /// driver for devices. The decision, an error too, stays for the process. A forked child decides
@@ -158,6 +160,67 @@ pub(crate) fn process_flagcx() -> Result<&'static Library> {
     result.as_ref().map_err(Error::clone)
 }
 
+/// UCX, for the host tier. The first call opens it; the result, an error too, stays for the process.
+pub(crate) fn process_ucx() -> Result<&'static ucx::Api> {
+    let (result, _) = UCX.get_or_init(|| {
+        let mut sections = Vec::new();
+        (open_ucx(&mut sections), sections)
+    });
+    result.as_ref().map_err(Error::clone)
+}
+
+fn open_ucx(sections: &mut Vec<Section>) -> Result<ucx::Api> {
+    if crate::sys::secure::at_secure() {
+        return Err(Error::not_supported(
+            "UCX is not opened in a process that runs with more rights than its caller: UCX believes \
+             paths that the environment names (UCX_MODULE_DIR)",
+        ));
+    }
+    let spec = Spec {
+        key: discover::UCX_KEY,
+        of: OverrideOf::Engine,
+        sonames: ucx::SONAMES,
+        wheels: ucx::WHEELS,
+        roots: &[],
+        roots_first: false,
+        companions: ucx::COMPANIONS,
+    };
+    let there = spec
+        .sonames
+        .iter()
+        .any(|s| open::loaded(s.as_ref()).is_some());
+    if !there {
+        // It reads them when it is loaded.
+        for (name, value) in ucx::ENVIRONMENT {
+            if config::foreign_as_is(name).is_none() {
+                open::set_environment(name, value);
+            }
+        }
+    }
+    let mut section = Section::new("UCX", spec.key);
+    let env = Env::of_process();
+    let found = search(
+        &env,
+        &facts(),
+        &spec,
+        ucx::FINGERPRINT,
+        &mut section,
+        &mut |lib| ucx::Api::accept(lib),
+    );
+    let result = match found {
+        Some((lib, api)) => {
+            log::info!("UCX {} loaded from {}", api.version, lib.path().display());
+            Ok(api)
+        }
+        None => Err(Error::not_supported(format!(
+            "UCX can't be loaded; tried: {}",
+            section.tried()
+        ))),
+    };
+    sections.push(section);
+    result
+}
+
 /// The driver of this process; `None` if there is none.
 pub(crate) fn process_driver() -> Result<Option<&'static Driver>> {
     Ok(process_vendor()?.driver())
@@ -185,6 +248,9 @@ pub(crate) fn report() -> LoadReport {
         if let Some((_, sections)) = opened.get() {
             report.sections.extend(sections.iter().cloned());
         }
+    }
+    if let Some((_, sections)) = UCX.get() {
+        report.sections.extend(sections.iter().cloned());
     }
     report
 }
@@ -343,7 +409,7 @@ fn detect_vendor(env: &Env, sections: &mut Vec<Section>) -> ProcessVendor {
 /// The keys that [`survey`] knows, in the order of detection.
 pub(crate) fn surveyed() -> impl Iterator<Item = &'static str> {
     let keys = vendor::VENDORS.iter().map(|vendor| vendor.key);
-    keys.chain([vendor::FLAGCX.key])
+    keys.chain([vendor::FLAGCX.key, discover::UCX_KEY])
 }
 
 /// What one vendor's libraries are like here. Opens them, whatever the process uses: for a process
@@ -355,6 +421,14 @@ pub(crate) fn survey(key: &str, stage: &mut dyn FnMut(&str)) -> Option<Survey> {
         vendor: key.to_string(),
         ..Survey::default()
     };
+    if key == discover::UCX_KEY {
+        survey.names[1] = names(ucx::SONAMES);
+        stage("UCX is opened");
+        survey.library = open_ucx(&mut survey.sections)
+            .err()
+            .map(|error| error.text().to_string());
+        return Some(survey);
+    }
     let env = Env::of_process();
     let (row, numbers) = if key == vendor::FLAGCX.key {
         (
@@ -440,6 +514,7 @@ fn open_driver(
         wheels: row.wheels,
         roots: row.roots,
         roots_first: row.own_roots_first,
+        companions: &[],
     };
     let mut section = Section::new(row.title, vendor.key);
     let fingerprint = format!("{}GetDevice", row.prefix);
@@ -524,6 +599,7 @@ fn open_library(
         wheels: row.wheels,
         roots: row.roots,
         roots_first: row.roots_first,
+        companions: &[],
     };
     let mut section = Section::new(row.title, row.key);
     let found = search(

@@ -183,6 +183,14 @@ fn explain(words: String) -> String {
     }
 }
 
+/// Sets a variable that a library reads while it is loaded.
+pub(crate) fn set_environment(name: &str, value: &str) {
+    // SAFETY: a thread that reads the environment behind Rust's and the C library's locks, while another
+    // writes it, may read what is being moved. The variables are new, few and set once in a process, right
+    // before a library is opened, which may do the same. The loader's own readers take the C library's lock.
+    unsafe { std::env::set_var(name, value) };
+}
+
 /// A copy that the process already has under this name; opens nothing new.
 pub(crate) fn loaded(name: &OsStr) -> Option<Lib> {
     let handle = dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD).ok()?;
@@ -417,6 +425,9 @@ impl Search<'_> {
         if !preloaded && let Target::Name(name) = &candidate.target {
             not_cut_off(name)?;
         }
+        if !preloaded && let Target::File(path) = &candidate.target {
+            self.open_companions(path);
+        }
         let mut flags = libc::RTLD_NOW
             | match self.mode {
                 OpenMode::Local => libc::RTLD_LOCAL,
@@ -475,6 +486,20 @@ impl Search<'_> {
         };
         log::info!("{}: {note}", section.title);
         section.notes.push(note);
+    }
+
+    /// Opens what lies beside a library and is needed by it, in order, where the process has none: a
+    /// wheel's libraries may not say themselves where the others are. What fails is told by the library.
+    fn open_companions(&self, library: &Path) {
+        let Some(folder) = library.parent().filter(|f| !f.as_os_str().is_empty()) else {
+            return;
+        };
+        for companion in self.spec.companions {
+            let path = folder.join(companion);
+            if loaded(OsStr::new(companion)).is_none() && elf::check(&path).is_ok() {
+                let _ = dlopen(path.as_os_str(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+            }
+        }
     }
 
     /// Notes other copies of the library, because calls split between two copies are hard to see.

@@ -4,6 +4,8 @@ use crate::error::{Code, Error, Result};
 use crate::sys::net::above_standard;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::NonNull;
 
 /// Whether this process can read the byte at an address. Any address may be asked for: the kernel
@@ -56,19 +58,7 @@ impl Segment {
         let fail = |what: &str, error: io::Error| {
             Error::system(format_args!("{what} {len} bytes of shared memory"), error)
         };
-        // SAFETY: the name is a NUL-terminated literal.
-        let fd = unsafe {
-            libc::memfd_create(
-                c"flagos-comm".as_ptr(),
-                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
-            )
-        };
-        if fd < 0 {
-            return Err(fail("creating", io::Error::last_os_error()));
-        }
-        // SAFETY: memfd_create has just returned this descriptor, and nobody else owns it.
-        let fd = above_standard(unsafe { OwnedFd::from_raw_fd(fd) })
-            .map_err(|error| fail("creating", error))?;
+        let fd = memfd().map_err(|error| fail("creating", error))?;
         within_file_limit(len)?;
         let size = libc::off_t::try_from(len).map_err(|_| {
             Error::invalid_argument(format!("{len} bytes of shared memory are too many"))
@@ -81,13 +71,42 @@ impl Segment {
                 code => return Err(fail("allocating", io::Error::from_raw_os_error(code))),
             }
         }
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: the descriptor is open; the call takes an integer and touches no memory of ours.
-        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(fail("sealing", io::Error::last_os_error()));
-        }
+        seal(fd.as_fd()).map_err(|error| fail("sealing", error))?;
         let segment = Segment::map(fd.as_fd(), len)?;
         Ok((segment, fd))
+    }
+
+    /// Makes a range of shared memory in which nothing is there yet: [`allocate`] gives it pages, a part
+    /// at a time, and [`release`] takes them away. The size is sealed. It costs addresses only, which
+    /// no core dump holds until they are allocated.
+    pub(crate) fn create_sparse(len: usize) -> Result<(Segment, OwnedFd)> {
+        let fail = |error: io::Error| {
+            Error::system(
+                format_args!("making a range of {len} bytes of shared memory"),
+                error,
+            )
+        };
+        within_file_limit(len)?;
+        let fd = memfd().map_err(fail)?;
+        let size = libc::off_t::try_from(len).map_err(|_| {
+            Error::invalid_argument(format!("{len} bytes of shared memory are too many"))
+        })?;
+        // SAFETY: the descriptor is open; the call touches no memory of ours.
+        if unsafe { libc::ftruncate(fd.as_raw_fd(), size) } != 0 {
+            return Err(fail(io::Error::last_os_error()));
+        }
+        seal(fd.as_fd()).map_err(fail)?;
+        let segment = Segment::map(fd.as_fd(), len)?;
+        // A dump of a page that is not there would make it.
+        segment.advise(0, len, libc::MADV_DONTDUMP);
+        Ok((segment, fd))
+    }
+
+    /// Says something about a part of the mapping to a kernel that may not want to know.
+    pub(crate) fn advise(&self, at: usize, len: usize, what: libc::c_int) {
+        debug_assert!(at + len <= self.len);
+        // SAFETY: the range is inside this mapping. Callers give advice that changes no content.
+        unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), len, what) };
     }
 
     /// Maps memory that another rank made with [`Segment::create`] and passed to us. The descriptor
@@ -133,6 +152,33 @@ impl Segment {
         Ok(Segment { base, len })
     }
 
+    /// Maps the memory of [`Segment::create_sparse`] that another process holds open under a number.
+    /// `None` if that number is something else there: nothing else is opened.
+    pub(crate) fn open_of_process(pid: u32, number: u64, len: usize) -> Result<Option<Segment>> {
+        let path = format!("/proc/{pid}/fd/{number}");
+        let fail = |error| Error::system(format_args!("opening {path}"), error);
+        let target = std::fs::read_link(&path).map_err(fail)?;
+        if !target
+            .as_os_str()
+            .as_bytes()
+            .starts_with(b"/memfd:flagos-comm")
+        {
+            return Ok(None);
+        }
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(&path)
+            .map_err(fail)?;
+        if file.metadata().map_err(fail)?.len() != len as u64 {
+            return Ok(None);
+        }
+        let segment = Segment::map(file.as_fd(), len)?;
+        segment.advise(0, len, libc::MADV_DONTDUMP);
+        Ok(Some(segment))
+    }
+
     /// The first byte; aligned to a page.
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
@@ -152,6 +198,107 @@ impl Drop for Segment {
             libc::munmap(self.base.as_ptr().cast(), self.len);
         }
     }
+}
+
+fn memfd() -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a NUL-terminated literal.
+    let fd = unsafe { libc::memfd_create(c"flagos-comm".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: memfd_create has just returned this descriptor, and nobody else owns it.
+    above_standard(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Nobody changes the size any more.
+fn seal(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: the descriptor is open; the call takes an integer and touches no memory of ours.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Gives a part of a sparse range its pages, so that too little memory is an error here.
+pub(crate) fn allocate(fd: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<()> {
+    fallocate(fd, 0, at, len)
+}
+
+/// Takes the pages of a part of a sparse range away; it reads as zeros afterwards.
+pub(crate) fn release(fd: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    fallocate(fd, mode, at, len)
+}
+
+fn fallocate(fd: BorrowedFd<'_>, mode: libc::c_int, at: usize, len: usize) -> io::Result<()> {
+    let invalid = |_| io::Error::from_raw_os_error(libc::EINVAL);
+    let at = libc::off_t::try_from(at).map_err(invalid)?;
+    let len = libc::off_t::try_from(len).map_err(invalid)?;
+    loop {
+        // SAFETY: the descriptor is open; the call touches no memory of ours.
+        if unsafe { libc::fallocate(fd.as_raw_fd(), mode, at, len) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Copies memory of another process, from an address there.
+///
+/// # Safety
+/// `to` is writable for `len` bytes.
+pub(crate) unsafe fn read_process(pid: u32, from: u64, to: *mut u8, len: usize) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        let local = libc::iovec {
+            iov_base: to.wrapping_add(done).cast(),
+            iov_len: len - done,
+        };
+        let remote = libc::iovec {
+            iov_base: std::ptr::without_provenance_mut((from as usize).wrapping_add(done)),
+            iov_len: len - done,
+        };
+        // SAFETY: the local range is what is left of the caller's; the kernel checks the remote one.
+        let got = unsafe {
+            libc::process_vm_readv(
+                pid as libc::pid_t,
+                &raw const local,
+                1,
+                &raw const remote,
+                1,
+                0,
+            )
+        };
+        match usize::try_from(got) {
+            // Only a length of 0 would read nothing.
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            Ok(got) => done += got,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of memory that this machine has, swap included; 0 if the kernel does not say.
+pub(crate) fn machine_bytes() -> usize {
+    // SAFETY: all-zero bytes are a valid sysinfo.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: the out-pointer is a live sysinfo of ours.
+    if unsafe { libc::sysinfo(&raw mut info) } != 0 {
+        return 0;
+    }
+    let units = (info.totalram as usize).saturating_add(info.totalswap as usize);
+    units.saturating_mul(info.mem_unit as usize)
 }
 
 /// A limit on the size of files holds for shared memory too, and exceeding it is a signal that ends
@@ -236,6 +383,63 @@ mod tests {
         // SAFETY: as above.
         let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
         assert_ne!(flags & libc::FD_CLOEXEC, 0);
+    }
+
+    /// Pages that a file really has.
+    fn pages(fd: &OwnedFd) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        let file = std::fs::File::from(fd.try_clone().unwrap());
+        file.metadata().unwrap().blocks() / 8
+    }
+
+    #[test]
+    fn a_sparse_range_has_the_pages_that_it_was_given() {
+        let len = 1 << 30;
+        let (range, fd) = Segment::create_sparse(len).unwrap();
+        assert_eq!(pages(&fd), 0);
+        allocate(fd.as_fd(), 8192, 4 * 4096).unwrap();
+        assert_eq!(pages(&fd), 4);
+        let at = range.base().wrapping_add(8192);
+        // SAFETY: inside the range, which only this thread knows.
+        unsafe {
+            assert_eq!(at.read(), 0);
+            at.write(5);
+        }
+        let pid = std::process::id();
+        let number = fd.as_raw_fd() as u64;
+        let twin = Segment::open_of_process(pid, number, len).unwrap().unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { twin.base().add(8192).read() }, 5);
+        release(fd.as_fd(), 8192, 4 * 4096).unwrap();
+        assert_eq!(pages(&fd), 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { twin.base().add(8192).read() }, 0);
+
+        // Another size, another kind of file, no file.
+        assert!(
+            Segment::open_of_process(pid, number, 4096)
+                .unwrap()
+                .is_none()
+        );
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let other = Segment::open_of_process(pid, null.as_raw_fd() as u64, len).unwrap();
+        assert!(other.is_none());
+        let error = Segment::open_of_process(pid, 999_999, len).unwrap_err();
+        assert!(error.text().contains("/proc/"), "{error}");
+    }
+
+    #[test]
+    fn memory_of_a_process_is_read_at_its_address() {
+        let from: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
+        let mut to = vec![0u8; from.len()];
+        let pid = std::process::id();
+        let address = from.as_ptr().addr() as u64;
+        // SAFETY: the vector has that many bytes.
+        unsafe { read_process(pid, address, to.as_mut_ptr(), from.len()).unwrap() };
+        assert_eq!(from, to);
+        // SAFETY: as above.
+        let error = unsafe { read_process(pid, 8, to.as_mut_ptr(), 1) }.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
     }
 
     #[test]

@@ -45,6 +45,8 @@ typedef void *Stream;
     X(Free, (void *))                                                                              \
     X(HostAlloc, (void **, size_t, unsigned))                                                      \
     X(FreeHost, (void *))                                                                          \
+    X(HostRegister, (void *, size_t, unsigned))                                                    \
+    X(HostUnregister, (void *))                                                                    \
     X(Memcpy, (void *, const void *, size_t, int))                                                 \
     X(MemcpyAsync, (void *, const void *, size_t, int, Stream))                                    \
     X(Memset, (void *, int, size_t))                                                               \

@@ -40,7 +40,7 @@ for _name, _arguments in {
     "CommInitRankConfig": [_p, _i, _p, _i, _p], "CommInitAll": [_p, _i, _p], "CommDestroy": [_p], "CommAbort": [_p],
     "CommFinalize": [_p], "CommCount": [_p, _p], "CommUserRank": [_p, _p], "CommGetAsyncError": [_p, _p],
     "CommSplit": [_p, _i, _i, _p, _p], "CommShrink": [_p, _p, _i, _p, _p, _i], "CommRevoke": [_p, _i],
-    "CommWindowRegister": [_p, _p, _n, _p, _i],
+    "CommWindowRegister": [_p, _p, _n, _p, _i], "MemAlloc": [_p, _n], "MemFree": [_p],
     "AllReduce": [_p, _p, _n, _i, _i, _p, _p], "Broadcast": [_p, _p, _n, _i, _i, _p, _p],
     "Send": [_p, _n, _i, _i, _p, _p], "Recv": [_p, _n, _i, _i, _p, _p], "Barrier": [_p, _p],
     "Reduce": [_p, _p, _n, _i, _i, _i, _p, _p],
@@ -104,6 +104,18 @@ def all_reduce(comm, values=(1.0,), op=SUM, stream=None):
     buffer = (ctypes.c_float * len(values))(*values)
     ok(lib.flagosAllReduce(buffer, buffer, len(values), FLOAT32, op, comm, stream), comm)
     return list(buffer)
+
+
+def memory(count):
+    """So many floats of flagosMemAlloc."""
+    pointer = _p()
+    ok(lib.flagosMemAlloc(ctypes.byref(pointer), 4 * count))
+    return (ctypes.c_float * count).from_address(pointer.value)
+
+
+def free(floats):
+    """Gives memory of `memory` back."""
+    ok(lib.flagosMemFree(ctypes.addressof(floats)))
 
 
 def async_error(comm):

@@ -366,6 +366,44 @@ def a_rank_killed_inside_a_collective_frees_the_others():
 
 
 @role
+def killed_in_memory(rank, nranks, unique, where):
+    count = 1 << 20
+    make = f.memory if where == "heap" else lambda n: (ctypes.c_float * n)()
+    sent, got = make(count), make(count)
+    comm = f.init(nranks, unique, rank)
+    done = 0
+    try:
+        while True:
+            f.ok(lib.flagosAllReduce(sent, got, count, f.FLOAT32, f.SUM, comm, None), comm)
+            done += 1
+            if done == 5:
+                say("ready")
+    except f.Failed as error:
+        say(f"{error.code} 0 {error.words}")
+        f.destroy(comm)
+    if where == "heap":
+        f.free(sent)
+        f.free(got)
+
+
+@scenario
+def a_rank_killed_while_its_memory_is_read_frees_the_others():
+    """LC-1: large operations in the others' buffers, in shared memory and by copies of the kernel."""
+    for where in ("heap", "private"):
+        for _ in range(3):
+            ranks = start(3, "killed_in_memory", f.unique_id(), where, env={"FLAGOSCOMM_SINGLE_COPY": "on"})
+            for one in ranks:
+                one.expect("ready")
+            ranks[2].kill()
+            begin = time.monotonic()
+            for one in ranks[:2]:
+                code, _, words = told(one)
+                check(code == f.REMOTE and "rank 2" in words, where, code, words)
+                one.end()
+            check(time.monotonic() - begin < SLACK, where)
+
+
+@role
 def works(rank, nranks, unique):
     """Everything in a row; says how it ended."""
     say("up")
@@ -695,6 +733,32 @@ def a_communicator_of_before_a_fork_is_refused_in_the_child():
     Process("forked_with_communicator", 0, 1, b"").end(0, 15)
 
 
+@role
+def forked_with_memory(_rank, _nranks, _unique):
+    floats = f.memory(3000)
+    floats[7] = 5.0
+
+    def body():
+        # It sees what the parent has, and has a heap of its own.
+        check(floats[7] == 5.0)
+        check(lib.flagosMemFree(ctypes.addressof(floats)) == f.ARGUMENT)
+        own = f.memory(3000)
+        check(own[7] == 0.0 and ctypes.addressof(own) != ctypes.addressof(floats))
+        floats[8] = 6.0
+        f.free(own)
+
+    pid = fork(body)
+    check(os.waitpid(pid, 0)[1] == 0)
+    check(floats[7] == 5.0 and floats[8] == 6.0, floats[7], floats[8])
+    f.free(floats)
+
+
+@scenario
+def memory_of_before_a_fork_is_shared_with_the_child():
+    """TF-1: flagosMemAlloc on the host tier; only the parent can free it."""
+    Process("forked_with_memory", 0, 1, b"").end(0, 15)
+
+
 GLIBC_STACKS = ("double free or corruption", "free(): ", "munmap_chunk(): ")
 
 
@@ -909,6 +973,39 @@ def cycles_of_init(_rank, _nranks, _unique):
     for _ in range(cycles()):
         once()
     settles(before, f"{cycles()} cycles")
+
+
+@role
+def cycles_of_visits(rank, nranks, unique):
+    """Communicators whose ranks use each other's memory, made anew each time, and the memory as well."""
+    comm = f.init(nranks, unique, rank)
+
+    def once(number):
+        count = 100_000 + 1000 * (number % 7)
+        sent, got = f.memory(count), f.memory(count)
+        child = f.split(comm, 0, 0)
+        sent[count - 1] = 2.0
+        f.ok(lib.flagosAllReduce(sent, got, count, f.FLOAT32, f.SUM, child, None), child)
+        check(got[0] == 0.0 and got[count - 1] == 2.0 * nranks, got[0], got[count - 1])
+        f.destroy(child)
+        f.free(sent)
+        f.free(got)
+
+    for number in range(10):
+        once(number)
+    f.all_reduce(comm)
+    before = possessions()
+    for number in range(cycles()):
+        once(number)
+    f.all_reduce(comm)
+    settles(before, f"{cycles()} cycles")
+    f.destroy(comm)
+
+
+@scenario
+def cycles_of_shared_memory_leave_nothing():
+    """Mappings and descriptors of the others' heaps go with the communicator, memory when it is freed."""
+    run(2, "cycles_of_visits", f.unique_id(), timeout=60)
 
 
 @scenario

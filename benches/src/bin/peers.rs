@@ -1,4 +1,5 @@
-//! flagosAllReduce on the host tier against Open MPI and gloo, paired in the same processes.
+//! flagosAllReduce on the host tier against Open MPI and gloo, or its ways against each other, paired in the
+//! same processes.
 
 use clap::Parser;
 use flagos_comm_benches::{
@@ -31,9 +32,13 @@ struct Options {
     /// Folder for peers.json and peers.svg [default: peers under the target folder]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Only this peer: openmpi or gloo
-    #[arg(long, value_parser = ["openmpi", "gloo"])]
+    /// Only this peer: openmpi or gloo; or ways: ours against ours, and against a copy past the caches
+    #[arg(long, value_parser = ["openmpi", "gloo", WAYS])]
     peer: Option<String>,
+    /// Two machines, which are network namespaces on one bridge (root, iproute2): our engine over UCX against
+    /// gloo; the files are machines.json and machines.svg
+    #[arg(long)]
+    machines: bool,
     /// Fail if the median of a ratio is below 1, or if a peer is missing
     #[arg(long)]
     gate: bool,
@@ -48,7 +53,10 @@ struct Peer {
     install: &'static str,
 }
 
-const PEERS: [Peer; 2] = [
+/// Only if it is asked for.
+const WAYS: &str = "ways";
+
+const PEERS: [Peer; 3] = [
     Peer {
         key: "openmpi",
         source: "benches/peers/openmpi.c",
@@ -65,7 +73,24 @@ const PEERS: [Peer; 2] = [
         libraries: &["-lgloo", "-ldl"],
         install: "apt-get install libgloo-dev g++",
     },
+    Peer {
+        key: WAYS,
+        source: "benches/peers/ways.c",
+        compiler: "cc",
+        flags: &["-std=gnu11", "-O2", "-Wall", "-Wextra"],
+        libraries: &["-ldl"],
+        install: "apt-get install gcc",
+    },
 ];
+
+/// A folder with a copy of the library for each setting of FLAGOSCOMM_SINGLE_COPY.
+fn copies(lib: &Path, dir: &Path) -> Result<PathBuf, String> {
+    for setting in ["off", "on", "auto"] {
+        let copy = dir.join(format!("{setting}.so"));
+        std::fs::copy(lib, &copy).map_err(|e| format!("{}: {e}", copy.display()))?;
+    }
+    Ok(dir.to_owned())
+}
 
 struct Row {
     peer: String,
@@ -103,12 +128,82 @@ fn build(peer: &Peer, dir: &Path) -> Result<PathBuf, String> {
     }
 }
 
+/// Two network namespaces with an address each on one bridge, until this goes.
+struct Machines {
+    names: Vec<String>,
+}
+
+impl Machines {
+    /// The addresses.
+    const ADDRESSES: [&str; 2] = ["10.79.0.1", "10.79.0.2"];
+
+    fn new() -> Result<Machines, String> {
+        let name = |what: &str| format!("flagos-bench-{}-{what}", std::process::id());
+        let mut machines = Machines { names: Vec::new() };
+        for name in [name("switch"), name("0"), name("1")] {
+            ip(&["netns", "add", &name])?;
+            machines.names.push(name);
+        }
+        let switch = machines.names[0].clone();
+        ip(&["-n", &switch, "link", "add", "br0", "type", "bridge"])?;
+        ip(&["-n", &switch, "link", "set", "br0", "up"])?;
+        for (number, address) in Machines::ADDRESSES.iter().enumerate() {
+            let (port, host) = (format!("p{number}"), &machines.names[number + 1]);
+            let (peer, prefix) = (
+                format!("peer name eth0 netns {host}"),
+                format!("{address}/24"),
+            );
+            let cable = format!("link add {port} netns {switch} type veth {peer}");
+            ip(&cable.split(' ').collect::<Vec<_>>())?;
+            ip(&["-n", &switch, "link", "set", &port, "master", "br0", "up"])?;
+            ip(&["-n", host, "addr", "add", &prefix, "dev", "eth0"])?;
+            for device in ["eth0", "lo"] {
+                ip(&["-n", host, "link", "set", device, "up"])?;
+            }
+        }
+        Ok(machines)
+    }
+
+    /// What the peer's program needs to go into them.
+    fn arguments(&self) -> Vec<&str> {
+        let names = self.names[1..].iter().map(String::as_str);
+        names
+            .zip(Machines::ADDRESSES)
+            .flat_map(|(name, address)| [name, address])
+            .collect()
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&["netns", "del", name]);
+        }
+    }
+}
+
+fn ip(words: &[&str]) -> Result<(), String> {
+    let out = Command::new("ip")
+        .args(words)
+        .output()
+        .map_err(|e| format!("ip: {e}"))?;
+    match out.status.success() {
+        true => Ok(()),
+        false => Err(format!(
+            "ip {}: {}",
+            words.join(" "),
+            String::from_utf8_lossy(&out.stderr).trim()
+        )),
+    }
+}
+
 fn measure(
     peer: &Peer,
     program: &Path,
     lib: &Path,
     options: &Options,
     dir: &Path,
+    machines: Option<&Machines>,
 ) -> Result<Vec<Row>, String> {
     let mut command;
     if peer.key == "openmpi" {
@@ -126,6 +221,10 @@ fn measure(
     } else {
         command = Command::new(program);
     }
+    let lib = match peer.key {
+        WAYS => copies(lib, dir)?,
+        _ => lib.to_owned(),
+    };
     command
         .arg(lib)
         .arg(&options.sizes)
@@ -136,6 +235,13 @@ fn measure(
         let _ = std::fs::remove_dir_all(&store);
         std::fs::create_dir_all(&store).map_err(|e| format!("{}: {e}", store.display()))?;
         command.arg(&store);
+    }
+    if let Some(machines) = machines {
+        // The kernel is one, for which UCX would use shared memory.
+        command
+            .args(machines.arguments())
+            .env("UCX_TLS", "tcp,self")
+            .env("UCX_NET_DEVICES", "eth0");
     }
     let out = command
         .stderr(std::process::Stdio::inherit())
@@ -189,7 +295,10 @@ fn plot(file: &Path, rows: &[Row], title: &str) -> Result<(), Box<dyn std::error
     chart.draw_series(LineSeries::new([(x0 / 1.5, 1.0), (x1 * 1.5, 1.0)], &BLACK))?;
     let mut names: Vec<&str> = rows.iter().map(|r| r.peer.as_str()).collect();
     names.dedup();
-    for (name, color) in names.into_iter().zip([&BLUE, &RED, &GREEN]) {
+    for (name, color) in names
+        .into_iter()
+        .zip([&BLUE, &RED, &GREEN, &MAGENTA, &CYAN])
+    {
         let mine = || rows.iter().filter(move |r| r.peer == name);
         let point = |r: &Row, key: &str| (r.number("/bytes"), r.number(key));
         chart
@@ -224,9 +333,20 @@ fn main() -> ExitCode {
     let out = options.out.clone().unwrap_or_else(|| dir.clone());
     let mut rows = Vec::new();
     let mut missing = Vec::new();
+    let machines = match options.machines.then(Machines::new).transpose() {
+        Ok(machines) => machines,
+        Err(why) => {
+            eprintln!("there can be no machines: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
     let before = Probe::take();
     for peer in PEERS {
-        if options.peer.as_deref().is_some_and(|only| only != peer.key) {
+        let wanted = match options.peer.as_deref() {
+            Some(only) => only == peer.key,
+            None => peer.key != WAYS,
+        };
+        if !wanted || machines.is_some() && peer.key != "gloo" {
             continue;
         }
         eprintln!("comparing with {} ...", peer.key);
@@ -237,18 +357,24 @@ fn main() -> ExitCode {
                 why.trim(),
                 peer.install
             )),
-            Ok(program) => match measure(&peer, &program, &lib, &options, &dir) {
-                Ok(more) => rows.extend(more),
-                Err(why) => {
-                    eprintln!("{}: {why}", peer.key);
-                    return ExitCode::FAILURE;
+            Ok(program) => {
+                match measure(&peer, &program, &lib, &options, &dir, machines.as_ref()) {
+                    Ok(more) => rows.extend(more),
+                    Err(why) => {
+                        eprintln!("{}: {why}", peer.key);
+                        return ExitCode::FAILURE;
+                    }
                 }
-            },
+            }
         }
     }
     let after = Probe::take();
+    let (name, places) = match machines {
+        Some(_) => ("machines", " on two machines (namespaces, TCP)"),
+        None => ("peers", ""),
+    };
     let title = format!(
-        "all-reduce, float32 sum, 2 ranks, {} cores, {}",
+        "all-reduce, float32 sum, 2 ranks{places}, {} cores, {}",
         cores(),
         date()
     );
@@ -286,6 +412,7 @@ fn main() -> ExitCode {
 
     let report = json!({
         "what": "flagosAllReduce on the host tier against peers, paired blocks; ratio is peer / ours",
+        "machines": if machines.is_some() { 2 } else { 1 },
         "date": date(),
         "commit": commit(),
         "processor": processor(),
@@ -296,14 +423,14 @@ fn main() -> ExitCode {
         "rows": rows.iter().map(|r| json!({"peer": r.peer, "result": r.data})).collect::<Vec<_>>(),
     });
     let written = std::fs::create_dir_all(&out)
-        .and_then(|()| std::fs::write(out.join("peers.json"), format!("{report:#}\n")));
+        .and_then(|()| std::fs::write(out.join(format!("{name}.json")), format!("{report:#}\n")));
     if let Err(error) = written {
         eprintln!("{}: {error}", out.display());
         return ExitCode::FAILURE;
     }
-    println!("written: {}", out.join("peers.json").display());
+    println!("written: {}", out.join(format!("{name}.json")).display());
     if !rows.is_empty() {
-        let svg = out.join("peers.svg");
+        let svg = out.join(format!("{name}.svg"));
         if let Err(error) = plot(&svg, &rows, &title) {
             eprintln!("{}: {error}", svg.display());
             return ExitCode::FAILURE;

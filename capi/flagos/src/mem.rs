@@ -16,8 +16,12 @@ fn buffer(pointer: *mut c_void, parameter: &str, size: usize) -> Result<()> {
 }
 
 /// Allocates memory that operations can use best: device memory of the current device fit for the
-/// vendor's zero-copy paths, or shared memory on a machine without a driver. Aligned to at least 256
-/// bytes. Contents are undefined.
+/// vendor's zero-copy paths, or on a machine without a driver memory that the other processes of the
+/// machine can use in place, which makes large operations faster. Aligned to at least 256 bytes. Contents
+/// are undefined.
+///
+/// Without a driver, a child of a fork shares the memory: what one writes the other sees, and only the
+/// process that allocated it can free it. Where the kernel refuses such memory, it is ordinary memory.
 ///
 /// @param ptr   receives the memory; NULL on failure. Not NULL.
 /// @param size  bytes, at least 1.
@@ -42,7 +46,8 @@ pub unsafe extern "C" fn flagosMemAlloc(ptr: *mut *mut c_void, size: usize) -> f
     })
 }
 
-/// Frees memory of flagosMemAlloc. Nothing that uses it may be under way.
+/// Frees memory of flagosMemAlloc. Nothing that uses it may be under way. Communicators that used it may
+/// live on.
 ///
 /// @param ptr  the memory; NULL does nothing.
 ///
@@ -116,7 +121,8 @@ pub unsafe extern "C" fn flagosCommDeregister(
 }
 
 /// Registers a buffer of every rank as one window. Collective: all ranks call it in the same order,
-/// with the same flags, and it succeeds on all or fails on all.
+/// with the same flags, and it succeeds on all or fails on all. On the host tier it changes nothing: memory
+/// of flagosMemAlloc is used in place with or without a window.
 ///
 /// @param comm      the communicator.
 /// @param buff      this rank's buffer, of flagosMemAlloc. Not NULL. Must outlive the window.

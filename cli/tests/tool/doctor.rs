@@ -39,6 +39,28 @@ fn the_report_says_where_it_looked() {
     );
 }
 
+/// UCX is there or is not; either is said, and what is not found names the packages.
+#[test]
+fn the_report_tells_of_the_host_tier_between_machines() {
+    let ran = run(&["doctor"]);
+    let found = ran
+        .out
+        .contains("Between machines the host tier uses UCX: ");
+    let lacking = ran.out.contains("Ranks on several machines need UCX");
+    assert!(found != lacking, "{}", ran.out);
+    let mut command = tool();
+    command.arg("doctor");
+    command.env("FLAGOSCOMM_ENGINE_PATH", "/nowhere/libucp.so.0");
+    let ran = Ran::from(command.output().expect("the tool starts"));
+    for words in [
+        "/nowhere/libucp.so.0: there is no such file",
+        "Ranks on several machines need UCX",
+        "libucx0",
+    ] {
+        assert!(ran.out.contains(words), "{words}: {}", ran.out);
+    }
+}
+
 #[test]
 fn the_report_is_valid_json_and_shows_the_environment() {
     let output = tool()

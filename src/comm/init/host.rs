@@ -1,4 +1,4 @@
-//! The host tier: shared memory for the ranks of one machine.
+//! The host tier: shared memory for the ranks of one machine, an engine over messages for several.
 
 use super::tiers::{init_vote, vote_code, vote_texts};
 use crate::bootstrap::local::Visitors;
@@ -6,14 +6,22 @@ use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::Secret;
 use crate::comm::agree::{self, RankInfo};
 use crate::comm::{Backend, Comm};
+use crate::config;
 use crate::control::channel::Channel;
+use crate::control::gathered::Gathered;
 use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer, remote_code};
 use crate::error::{Code, Error, Result};
-use crate::host::shm::ShmEngine;
+use crate::host::net::NetEngine;
+use crate::host::net::choice::{self, Offer, Plan};
+use crate::host::net::ucx::Ucx;
+use crate::host::op::WaitPolicy;
+use crate::host::shm::{ShmEngine, pool_bytes};
+use crate::load;
 use crate::sys::memory::Segment;
-use crate::sys::{process, unix};
-use std::os::fd::AsFd;
+use crate::sys::{cpu, process, unix};
+use std::cell::RefCell;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,16 +33,21 @@ pub(super) fn host(
     patience: &Patience,
     code: &mut Code,
 ) -> Result<std::result::Result<Backend, String>> {
-    let elsewhere: Vec<u32> = (0..comm.nranks())
-        .filter(|r| infos[*r as usize].machine != infos[0].machine)
-        .collect();
-    if !elsewhere.is_empty() {
-        return Ok(Err(format!(
-            "the ranks are on several machines (rank {} is not where rank 0 is), and this version's \
-             host tier serves one",
-            rendezvous::ranks_text(elsewhere)
-        )));
+    match choice::plan(infos) {
+        Plan::SharedMemory => shared_memory(comm, secret, channel, infos, patience, code),
+        Plan::Ucx => over_ucx(comm, channel, infos, patience, code),
+        Plan::Refused(reason) => Ok(Err(reason)),
     }
+}
+
+fn shared_memory(
+    comm: &Comm,
+    secret: &Secret,
+    channel: &mut Channel,
+    infos: &[RankInfo],
+    patience: &Patience,
+    code: &mut Code,
+) -> Result<std::result::Result<Backend, String>> {
     let bytes = match ShmEngine::segment_bytes(comm.nranks()) {
         Ok(bytes) => bytes,
         Err(error) => {
@@ -53,14 +66,25 @@ pub(super) fn host(
             let name = [&b"flagos-comm-"[..], &token].concat();
             let (segment, fd) = Segment::create(bytes)?;
             let listener = unix::listen(&name)?;
-            attached = Some(ShmEngine::attach(Arc::new(segment), 0, comm.nranks())?);
-            made = Some((fd, listener));
+            let pool = staging_pool(comm, infos);
+            let pool_fd = match &pool {
+                Some((_, fd)) => Some(
+                    fd.try_clone()
+                        .map_err(|e| Error::system("a second descriptor of shared memory", e))?,
+                ),
+                None => None,
+            };
+            attached = Some(attach(comm, segment, pool)?);
+            made = Some((fd, pool_fd, listener));
             Ok(name)
         })();
     }
     let mut writer = Writer::default();
     match &offer {
-        Ok(name) => writer.u32(0).bytes(name),
+        Ok(name) => writer
+            .u32(0)
+            .bytes(name)
+            .u64(attached.as_ref().map_or(0, ShmEngine::pool_len) as u64),
         Err(error) => writer
             .u32(error.code() as u32)
             .bytes(error.text().as_bytes()),
@@ -69,6 +93,7 @@ pub(super) fn host(
     let mut reader = Reader(offers.of(0));
     let offer_code = reader.u32().unwrap_or(Code::InternalError as u32);
     let name = reader.bytes().unwrap_or_default().to_vec();
+    let pool_len = reader.u64().unwrap_or(0) as usize;
     if offer_code != 0 {
         *code = remote_code(offer_code);
         return Ok(Err(format!("rank 0: {}", String::from_utf8_lossy(&name))));
@@ -78,10 +103,13 @@ pub(super) fn host(
     let mut visitors = Visitors::default();
     let mut ready = || {
         let result: Result<()> = (|| match &made {
-            Some((fd, listener)) => {
+            Some((fd, pool_fd, listener)) => {
                 for stream in visitors.admit(listener, secret, Instant::now())? {
                     let until = Instant::now() + HAND_OVER_LIMIT;
                     unix::send_fd(stream.as_fd(), fd.as_fd(), until)?;
+                    if let Some(fd) = pool_fd {
+                        unix::send_fd(stream.as_fd(), fd.as_fd(), until)?;
+                    }
                     served += 1;
                 }
                 if served < comm.nranks() {
@@ -90,12 +118,8 @@ pub(super) fn host(
                 Ok(())
             }
             None => {
-                let segment = fetch(&name, secret, bytes, patience)?;
-                attached = Some(ShmEngine::attach(
-                    Arc::new(segment),
-                    comm.rank(),
-                    comm.nranks(),
-                )?);
+                let (segment, pool) = fetch(&name, secret, bytes, pool_len, patience)?;
+                attached = Some(attach(comm, segment, pool)?);
                 Ok(())
             }
         })();
@@ -111,18 +135,175 @@ pub(super) fn host(
         &|v| vote_code(v) != 0,
         patience,
     )?;
-    let texts = vote_texts(&votes);
-    let failed = votes.iter().flatten().map(vote_code).find(|c| *c != 0);
-    if let Some(first) = failed {
-        *code = remote_code(first);
-    }
-    if let Some(reasons) = agree::reasons(infos, texts.iter().map(String::as_str)) {
+    if let Some(reasons) = refusals(infos, &votes, code) {
         return Ok(Err(reasons));
     }
     let engine = attached.ok_or_else(|| Error::internal("no shared memory after a good vote"))?;
     // All have attached: where each may run is known before the first collective.
     engine.choose_wait();
     Ok(Ok(Backend::Host(Arc::new(engine))))
+}
+
+/// Shared memory and its descriptor.
+type Shared = (Segment, OwnedFd);
+
+/// The memory for staging, if any rank has a device whose buffers may have to be staged. Too little of it
+/// is no reason to fail: there is always a way without.
+fn staging_pool(comm: &Comm, infos: &[RankInfo]) -> Option<Shared> {
+    let none = infos.iter().all(|i| i.vendor.is_empty() && i.device < 0);
+    let bytes = pool_bytes(config::get().staging_memory, comm.nranks());
+    if none || bytes == 0 {
+        return None;
+    }
+    let made = Segment::create_sparse(bytes);
+    made.inspect_err(|error| log::warn!("no memory for staging of its own: {error}"))
+        .ok()
+}
+
+/// This rank's engine.
+fn attach(comm: &Comm, segment: Segment, pool: Option<Shared>) -> Result<ShmEngine> {
+    let mut engine = ShmEngine::attach(Arc::new(segment), comm.rank(), comm.nranks())?;
+    if let Some((pool, fd)) = pool {
+        let always = load::process_driver()?.is_none();
+        engine = engine.with_pool(Arc::new(pool), fd, always);
+    }
+    Ok(match config::get().staging_threads {
+        Some(threads) => engine.with_threads(threads),
+        None => engine,
+    })
+}
+
+/// How long the ranks may need to reach each other once each has said where it is.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+fn over_ucx(
+    comm: &Comm,
+    channel: &mut Channel,
+    infos: &[RankInfo],
+    patience: &Patience,
+    code: &mut Code,
+) -> Result<std::result::Result<Backend, String>> {
+    let (rank, ranks) = (comm.rank() as usize, comm.nranks() as usize);
+    let api = load::process_ucx();
+    let offer = match &api {
+        Ok(api) => Offer {
+            reason: String::new(),
+            version: api.version.clone(),
+            path: api.path.display().to_string(),
+        },
+        Err(error) => Offer {
+            reason: error.text().to_owned(),
+            version: String::new(),
+            path: String::new(),
+        },
+    };
+    let offers = channel.allgather(
+        "the choice of the host tier's engine",
+        &offer.encode(),
+        patience,
+    )?;
+    let offers: Option<Vec<Offer>> = offers.all().map(Offer::decode).collect();
+    let offers = offers.ok_or_else(|| Error::internal("a rank's engine can't be read"))?;
+    if let Err(reason) = choice::all_have_ucx(infos, &offers) {
+        return Ok(Err(reason));
+    }
+    let mut worker = api.and_then(|api| Ucx::new(api, ranks));
+    let mut writer = Writer::default();
+    match &worker {
+        Ok((_, address)) => writer.u32(0).bytes(address),
+        Err(error) => writer
+            .u32(error.code() as u32)
+            .bytes(error.text().as_bytes()),
+    };
+    let addresses = channel.allgather(
+        "the addresses of the host tier's engine",
+        &writer.0,
+        patience,
+    )?;
+    if let Some(reasons) = refusals(infos, &addresses, code) {
+        return Ok(Err(reasons));
+    }
+    let connected = (|| {
+        let read = |body| {
+            let mut reader = Reader(body);
+            reader.u32()?;
+            reader.bytes()
+        };
+        let all: Option<Vec<&[u8]>> = addresses.all().map(read).collect();
+        let all = all.ok_or_else(|| Error::internal("a rank's address can't be read"))?;
+        let (mut ucx, _) = std::mem::replace(&mut worker, Err(Error::internal("taken")))?;
+        ucx.connect(rank, &all)?;
+        let spins = enough_cores(infos, rank);
+        let engine = NetEngine::new(Box::new(ucx), rank, ranks, spins)?;
+        engine.prove(&Connecting {
+            until: Instant::now()
+                + patience.left().map_or(CONNECT_LIMIT, |left| {
+                    // The others have to hear of it.
+                    (left / 2).min(CONNECT_LIMIT)
+                }),
+            patience,
+            channel: RefCell::new(channel),
+        })?;
+        Ok(engine)
+    })();
+    // An abort ends the vote itself, on all ranks alike.
+    let votes = channel.allgather(
+        "the connections of the host tier's engine",
+        &init_vote(&connected.as_ref().map(drop).map_err(Error::clone)),
+        patience,
+    )?;
+    if let Some(reasons) = refusals(infos, &votes, code) {
+        return Ok(Err(reasons));
+    }
+    Ok(Ok(Backend::Host(Arc::new(connected?))))
+}
+
+/// The reasons of the ranks that vote against, and the code of the first.
+fn refusals(infos: &[RankInfo], votes: &Gathered, code: &mut Code) -> Option<String> {
+    let failed = votes.iter().flatten().map(vote_code).find(|c| *c != 0);
+    if let Some(first) = failed {
+        *code = remote_code(first);
+    }
+    agree::reasons(infos, vote_texts(votes).iter().map(String::as_str))
+}
+
+/// Whether every rank of this rank's machine can have a core of its own.
+fn enough_cores(infos: &[RankInfo], rank: usize) -> bool {
+    let here = infos.iter().filter(|i| i.machine == infos[rank].machine);
+    let cpus = cpu::allowed();
+    let needed = here.count();
+    cpu::count(&cpus) >= needed && cpu::quota(&cpus).is_none_or(|quota| quota >= needed)
+}
+
+/// What the first exchange over a new engine asks while it waits.
+struct Connecting<'a> {
+    until: Instant,
+    patience: &'a Patience,
+    channel: RefCell<&'a mut Channel>,
+}
+
+impl WaitPolicy for Connecting<'_> {
+    fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
+        self.patience.slice().map_err(|end| match end {
+            Impatience::Aborted => Error::new(Code::Aborted, "aborted while the ranks connected"),
+            Impatience::Expired => Error::new(Code::Timeout, "the ranks did not connect in time"),
+        })?;
+        let mut channel = self.channel.borrow_mut();
+        channel.look()?;
+        channel.first_dead()?;
+        if Instant::now() < self.until {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::Timeout,
+            format!(
+                "rank {} can't be reached with UCX, although the control channel is there: UCX may \
+                 have chosen a network that does not connect the machines (UCX_NET_DEVICES names the \
+                 right one, UCX_TLS the kind)",
+                rendezvous::ranks_text(waiting_for())
+            ),
+        ))
+    }
 }
 
 /// How long rank 0 may need to be heard at all, and to pass a descriptor on.
@@ -145,7 +326,13 @@ fn in_steps<T>(patience: &Patience, mut wait: impl FnMut(Instant) -> Result<T>) 
     }
 }
 
-fn fetch(name: &[u8], secret: &Secret, bytes: usize, patience: &Patience) -> Result<Segment> {
+fn fetch(
+    name: &[u8],
+    secret: &Secret,
+    bytes: usize,
+    pool_len: usize,
+    patience: &Patience,
+) -> Result<(Segment, Option<Shared>)> {
     let hint = "shared memory can't be had from rank 0: the ranks may be in different network \
                 namespaces (containers)";
     let give_up = Instant::now() + HAND_OVER_LIMIT;
@@ -158,5 +345,11 @@ fn fetch(name: &[u8], secret: &Secret, bytes: usize, patience: &Patience) -> Res
     let stream = stream.map_err(|e| e.context(hint))?;
     unix::write_all(&stream, secret, Instant::now() + HAND_OVER_LIMIT)?;
     let fd = in_steps(patience, |until| unix::recv_fd(stream.as_fd(), until))?;
-    Segment::open(fd.as_fd(), bytes)
+    let segment = Segment::open(fd.as_fd(), bytes)?;
+    if pool_len == 0 {
+        return Ok((segment, None));
+    }
+    let fd = in_steps(patience, |until| unix::recv_fd(stream.as_fd(), until))?;
+    let pool = Segment::open(fd.as_fd(), pool_len)?;
+    Ok((segment, Some((pool, fd))))
 }

@@ -120,7 +120,7 @@ fn say(
                 library.path().display()
             )
         }
-        Backend::Host(_) => String::from("host memory"),
+        Backend::Host(engine) => engine.about(),
     };
     log::info!("{} runs on the {} tier: {what}", comm.label(), tier.name());
     let native = declined.iter().find(|(tier, _)| *tier == Tier::Native);

@@ -237,6 +237,7 @@ fn run(
         first: first.as_mut_ptr().wrapping_add(shift),
         second: second.as_mut_ptr(),
         stream,
+        stream_second: stream,
     };
     // SAFETY: all buffers have `bytes` bytes after the shift and are different ones.
     unsafe { fold(to, &pointers, scales, bytes / size) };

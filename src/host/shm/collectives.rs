@@ -1,29 +1,24 @@
 //! The collectives.
 //!
-//! Every collective starts with an exchange: each rank publishes a header with the collective's
-//! number and fingerprint and compares those of all others. Small operations carry their data with
-//! the header, in its cache line or in a slot, and are complete after it. Two headers and two slots
-//! by parity are enough: a rank reuses one only after the next exchange, which no peer enters before
-//! it has finished with the previous collective.
-//!
-//! Larger operations go on in piece steps through areas that stay in the cache, two of them by
-//! parity. The number of a step grows over the life of the engine, equally on all ranks. Two rules
-//! keep the areas right:
-//!
-//! * an inbound area is rewritten in step g only after every reader has published that it consumed
-//!   step g - 2;
-//! * an outbound area is rewritten in step g only after *every* rank has posted step g, as it does
-//!   so only after it has copied out step g - 2.
+//! Small operations carry their data with the header, in its cache line or in a slot, and are complete
+//! after the exchange. Larger ones work in the others' buffers if these can be reached (`direct`), else
+//! they go on in piece steps. `protocol` has the rules.
 
 use super::ShmEngine;
-use super::check::{Fingerprint, mismatch, reduces};
-use super::layout::{Counter, SLOT};
-use crate::error::{Code, Error, Result};
-use crate::host::kernels::{Fold, Scale, Target, copy, fence, fold_for};
-use crate::host::op::{HostOp, VectorCounts, WaitPolicy};
+use super::direct::Visit;
+use super::layout::{Row, SLOT, Side};
+use super::protocol::{self, Counter, Peers};
+use super::wait::Flags;
+use crate::error::{Error, Result};
+use crate::host::check::{Fingerprint, Staging, compare_counts, mismatch, reduces};
+use crate::host::kernels::{Scale, Target, copy, fence};
+use crate::host::local::{
+    Reducer, Sources, alone, extent, move_own, offset, own_block, private_copy,
+};
+use crate::host::op::{HostOp, OnDevice, WaitPolicy};
+use crate::ops::lock;
 use crate::types::{DataType, OpKind, Reduction};
-use std::mem::MaybeUninit;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Largest piece of a reduction that one rank reduces in one step.
 const REDUCE_PIECE: usize = 256 << 10;
@@ -35,135 +30,60 @@ const COPY_PIECE: usize = 256 << 10;
 const ONE_WAY_PIECE: usize = 16 << 10;
 
 /// Results from this size on are written past the caches.
-const STREAM_FROM: usize = 4 << 20;
+pub(super) const STREAM_FROM: usize = 4 << 20;
 
 /// What a large all-reduce may read on every rank to be done in one exchange.
 const GATHERED: usize = 64 << 10;
-
-/// The ranks that have a part in a step.
-#[derive(Clone, Copy, PartialEq)]
-enum Peers {
-    All,
-    Only(usize),
-    Except(usize),
-}
-
-impl Peers {
-    fn has(self, rank: usize) -> bool {
-        match self {
-            Peers::All => true,
-            Peers::Only(only) => only == rank,
-            Peers::Except(except) => except != rank,
-        }
-    }
-}
-
-/// Contributions for which there is room without an allocation.
-const FEW: usize = 128;
-
-/// The contributions to a fold, in rank order, for usual numbers of ranks without an allocation.
-struct Sources {
-    few: [MaybeUninit<*const u8>; FEW],
-    many: Vec<*const u8>,
-    len: usize,
-}
-
-impl Sources {
-    #[inline]
-    fn new(ranks: usize, pointer: impl Fn(usize) -> *const u8) -> Sources {
-        let mut sources = Sources {
-            few: [const { MaybeUninit::uninit() }; FEW],
-            many: Vec::new(),
-            len: ranks,
-        };
-        if ranks > FEW {
-            sources.many = (0..ranks).map(pointer).collect();
-        } else {
-            for (rank, place) in sources.few[..ranks].iter_mut().enumerate() {
-                place.write(pointer(rank));
-            }
-        }
-        sources
-    }
-
-    #[inline]
-    fn as_slice(&self) -> &[*const u8] {
-        if self.len > FEW {
-            return &self.many;
-        }
-        // SAFETY: `new` has written the first `len` pointers, and its slicing has shown that there
-        // are as many.
-        unsafe { std::slice::from_raw_parts(self.few.as_ptr().cast(), self.len) }
-    }
-}
-
-/// A fold together with the scalars of this call.
-struct Reducer {
-    fold: Fold,
-    size: usize,
-    scales: Vec<Scale>,
-}
-
-impl Reducer {
-    /// # Safety
-    /// As [`Fold`], with `bytes` instead of a count.
-    #[inline]
-    unsafe fn fold(&self, to: Target, sources: &Sources, bytes: usize) {
-        // SAFETY: the caller promises what the fold needs; there is at least one rank.
-        unsafe { (self.fold)(to, sources.as_slice(), &self.scales, bytes / self.size) }
-    }
-}
-
-/// `pointer + bytes`, for pointers that may be null if nothing is read or written through them.
-#[inline]
-fn offset(pointer: *mut u8, bytes: usize) -> *mut u8 {
-    pointer.wrapping_add(bytes)
-}
-
-/// Copies between buffers of the caller, which may overlap.
-///
-/// # Safety
-/// Both are valid for `bytes` bytes.
-unsafe fn move_own(to: *mut u8, from: *const u8, bytes: usize) {
-    if bytes > 0 && !std::ptr::eq(to, from) {
-        // SAFETY: the caller promised both ranges; `copy` allows them to overlap.
-        unsafe { std::ptr::copy(from, to, bytes) }
-    }
-}
 
 impl ShmEngine {
     /// Runs one validated collective.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
-    pub(super) unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
+    pub(super) unsafe fn run_collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         // SAFETY: handed down from the caller.
         unsafe {
             if self.ranks == 1 {
-                return self.alone(op);
+                return match op.on_device.any() {
+                    true => self.alone_on_device(op),
+                    false => alone(op),
+                };
             }
             if op.kind == OpKind::AllToAllv {
                 return self.all_to_all_v(op, wait);
             }
-            let bytes = op.count * op.dtype.size();
-            let frame = match op.kind {
-                OpKind::ReduceScatter | OpKind::Scatter | OpKind::AllToAll => bytes * self.ranks,
-                OpKind::Barrier => 0,
-                _ => bytes,
-            };
-            let gathers = matches!(op.kind, OpKind::AllReduce | OpKind::Reduce);
-            let limit = if gathers {
-                SLOT.min(GATHERED / self.ranks)
+            let (bytes, frame) = self.frame(op);
+            if self.goes_in_steps(op) {
+                self.large(op, bytes, frame, wait)
             } else {
-                SLOT
-            };
-            // The place for another path, such as one that reads a peer's memory directly.
-            if frame <= limit {
                 self.in_one_exchange(op, bytes, frame, wait)
-            } else {
-                self.in_pieces(op, bytes, wait)
             }
         }
+    }
+
+    /// What the count means in bytes, and how many bytes of it a rank shows the others at once.
+    #[inline]
+    fn frame(&self, op: &HostOp) -> (usize, usize) {
+        let bytes = op.count * op.dtype.size();
+        let frame = match op.kind {
+            OpKind::ReduceScatter | OpKind::Scatter | OpKind::AllToAll => bytes * self.ranks,
+            OpKind::Barrier => 0,
+            _ => bytes,
+        };
+        (bytes, frame)
+    }
+
+    /// Whether a validated collective is too large for one exchange. Of an AlltoAllv only all ranks
+    /// together know: it may be.
+    #[inline]
+    pub(crate) fn goes_in_steps(&self, op: &HostOp) -> bool {
+        let limit = match op.kind {
+            OpKind::AllToAllv => return true,
+            OpKind::AllReduce | OpKind::Reduce => SLOT.min(GATHERED / self.ranks),
+            OpKind::Send | OpKind::Recv => return false,
+            _ => SLOT,
+        };
+        self.frame(op).1 > limit.min(self.tuning.one_exchange)
     }
 
     /// Starts the next collective: its number, and the parity of its header and slot.
@@ -176,29 +96,32 @@ impl ShmEngine {
 
     /// Publishes this rank's header and waits for all others'. On a mismatch all ranks return the
     /// same error, having read the same headers; nothing else has happened, so the next collective
-    /// starts from a clean state.
+    /// starts from a clean state. Returns what any rank says of its memory.
     #[inline]
-    fn exchange(&self, sequence: u64, print: Fingerprint, wait: &dyn WaitPolicy) -> Result<()> {
+    fn exchange(
+        &self,
+        sequence: u64,
+        print: Fingerprint,
+        says: Staging,
+        wait: &dyn WaitPolicy,
+    ) -> Result<Staging> {
         let parity = (sequence & 1) as usize;
         self.map
             .header_fingerprint(self.rank, parity)
-            .store(print.0, Relaxed);
-        self.map
-            .header_sequence(self.rank, parity)
-            .store(sequence, Release);
-        self.ring();
-        let arrived = |rank| self.map.header_sequence(rank, parity).load(Acquire) >= sequence;
-        let missing = || self.ranks_where(|rank| !arrived(rank));
+            .store(print.with(says), Relaxed);
         let mut different = 0;
-        for rank in 0..self.ranks {
-            self.wait_until(wait, || arrived(rank), missing)?;
-            different |= self.map.header_fingerprint(rank, parity).load(Relaxed) ^ print.0;
-        }
+        let mut all_say = says;
+        protocol::exchange(&self.flags(wait), sequence, |rank| {
+            let header = self.map.header_fingerprint(rank, parity).load(Relaxed);
+            let (theirs, says) = Fingerprint::split(header);
+            different |= theirs.0 ^ print.0;
+            all_say = all_say.or(says);
+        })?;
         if sequence == 1 {
             self.choose_wait();
         }
         if different == 0 {
-            Ok(())
+            Ok(all_say)
         } else {
             Err(self.disagreement(sequence))
         }
@@ -207,7 +130,8 @@ impl ShmEngine {
     #[cold]
     fn disagreement(&self, sequence: u64) -> Error {
         let parity = (sequence & 1) as usize;
-        let print = |rank| Fingerprint(self.map.header_fingerprint(rank, parity).load(Relaxed));
+        let header = |rank| self.map.header_fingerprint(rank, parity).load(Relaxed);
+        let print = |rank| Fingerprint::split(header(rank)).0;
         mismatch(sequence, (0..self.ranks).map(print))
     }
 
@@ -225,24 +149,21 @@ impl ShmEngine {
 
     /// The fold and, after the exchange, all ranks' scalars.
     #[inline]
-    fn reducer(&self, op: &HostOp, parity: usize) -> Result<Reducer> {
-        let fold = fold_for(op.dtype, op.reduction)
-            .ok_or_else(|| Error::internal("a reduction passed validation but has no kernel"))?;
+    pub(super) fn reducer(&self, op: &HostOp, parity: usize) -> Result<Reducer> {
         let scales = match op.reduction {
             Reduction::Builtin(_) => Vec::new(),
-            Reduction::PreMulSum(_) => (0..self.ranks)
-                .map(|rank| self.map.scale(rank, parity).load(Relaxed).to_ne_bytes())
-                .collect(),
+            Reduction::PreMulSum(_) => self.scales(parity).collect(),
         };
-        Ok(Reducer {
-            fold,
-            size: op.dtype.size(),
-            scales,
-        })
+        Reducer::new(op, scales)
+    }
+
+    /// All ranks' scalars, after the exchange.
+    pub(super) fn scales(&self, parity: usize) -> impl Iterator<Item = Scale> {
+        (0..self.ranks).map(move |rank| self.map.scale(rank, parity).load(Relaxed).to_ne_bytes())
     }
 
     /// # Safety
-    /// As [`ShmEngine::run`]; `bytes` is what `op.count` means, `frame` at most [`SLOT`].
+    /// As [`Engine::run`](crate::host::engine::Engine::run); `bytes` is what `op.count` means, `frame` at most [`SLOT`].
     unsafe fn in_one_exchange(
         &self,
         op: &HostOp,
@@ -262,52 +183,60 @@ impl ShmEngine {
             // SAFETY: validation has shown that a contributing rank has a send buffer, of which the
             // caller promised `frame` bytes; the stage has room for them, and no peer reads it, as
             // all have entered the previous exchange.
-            unsafe { copy(stage(self.rank), op.send, frame, false) };
+            unsafe { self.bring(op.on_device.send, stage(self.rank), op.send, frame)? };
         }
         self.publish_scale(op, parity);
-        self.exchange(sequence, Fingerprint::of(op), wait)?;
+        self.exchange(sequence, Fingerprint::of(op), Staging::NONE, wait)?;
         if bytes == 0 {
             return Ok(());
         }
-        let (rank, recv) = (self.rank, op.recv);
+        let (rank, recv, on_device) = (self.rank, op.recv, op.on_device.recv);
         let reduce_from = |at: usize| -> Result<()> {
             let reducer = self.reducer(op, parity)?;
             let sources = Sources::new(self.ranks, |rank| offset(stage(rank), at));
-            let to = Target {
-                first: recv,
-                second: std::ptr::null_mut(),
-                stream: false,
+            let first = match on_device {
+                true => self.map.outbound(rank, 0),
+                false => recv,
             };
+            let to = Target::one(first, false);
             // SAFETY: after the exchange every stage holds `frame` bytes, at + bytes of which are
             // inside, and stays as it is until the next exchange; the caller promised `bytes` bytes
-            // at `recv`.
-            unsafe { reducer.fold(to, &sources, bytes) };
+            // at `recv`; the outbound area has room for a stage's bytes, and all have left what was in
+            // it, as they have entered this exchange.
+            unsafe {
+                reducer.fold(to, &sources, bytes);
+                if on_device {
+                    self.deliver(true, recv, to.first, bytes)?;
+                }
+            }
             Ok(())
         };
         let take = |from: usize, from_at: usize, to_at: usize| {
             // SAFETY: as above; the caller promised that `recv` has room for every rank's block
             // where the kind has blocks.
             unsafe {
-                copy(
+                self.deliver(
+                    on_device,
                     offset(recv, to_at),
                     offset(stage(from), from_at),
                     bytes,
-                    false,
                 )
-            };
+            }
         };
         match op.kind {
             OpKind::AllReduce => reduce_from(0)?,
             OpKind::Reduce if rank == root => reduce_from(0)?,
             OpKind::ReduceScatter => reduce_from(rank * bytes)?,
-            OpKind::Broadcast => take(root, 0, 0),
-            OpKind::Scatter => take(root, rank * bytes, 0),
-            OpKind::AllGather => (0..self.ranks).for_each(|from| take(from, 0, from * bytes)),
+            OpKind::Broadcast => take(root, 0, 0)?,
+            OpKind::Scatter => take(root, rank * bytes, 0)?,
+            OpKind::AllGather => {
+                (0..self.ranks).try_for_each(|from| take(from, 0, from * bytes))?
+            }
             OpKind::Gather if rank == root => {
-                (0..self.ranks).for_each(|from| take(from, 0, from * bytes));
+                (0..self.ranks).try_for_each(|from| take(from, 0, from * bytes))?;
             }
             OpKind::AllToAll => {
-                (0..self.ranks).for_each(|from| take(from, rank * bytes, from * bytes));
+                (0..self.ranks).try_for_each(|from| take(from, rank * bytes, from * bytes))?;
             }
             _ => {}
         }
@@ -315,11 +244,49 @@ impl ShmEngine {
     }
 
     /// # Safety
-    /// As [`ShmEngine::run`]; `bytes`, not 0, is what `op.count` means.
-    unsafe fn in_pieces(&self, op: &HostOp, bytes: usize, wait: &dyn WaitPolicy) -> Result<()> {
+    /// As [`Engine::run`](crate::host::engine::Engine::run); `bytes`, not 0, is what `op.count` means, and `frame` what the largest
+    /// buffer of a rank holds.
+    unsafe fn large(
+        &self,
+        op: &HostOp,
+        bytes: usize,
+        frame: usize,
+        wait: &dyn WaitPolicy,
+    ) -> Result<()> {
         let (sequence, parity) = self.begin();
         self.publish_scale(op, parity);
-        self.exchange(sequence, Fingerprint::of(op), wait)?;
+        let direct = &mut *lock(&self.direct);
+        if !op.on_device.any() {
+            self.announce(direct, op, bytes, parity);
+        }
+        let says = self.staging(op);
+        let staging = self.exchange(sequence, Fingerprint::of(op), says, wait)?;
+        if staging.says(Staging::ON_DEVICE) {
+            // SAFETY: handed down from the caller.
+            return unsafe { self.in_stages(op, bytes, parity, staging, wait) };
+        }
+        let way = self.choose(direct, op, frame, parity, wait)?;
+        let clock = way.clock();
+        // SAFETY: handed down from the caller; all ranks have chosen the same way.
+        unsafe {
+            match self.visit(direct, &way, parity, wait)? {
+                Some(visit) => self.directly(op, bytes, parity, visit)?,
+                None => self.in_pieces(op, bytes, parity, wait)?,
+            }
+        }
+        direct.note(way, clock, frame);
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Engine::run`](crate::host::engine::Engine::run), after the exchange; `bytes`, not 0, is what `op.count` means.
+    unsafe fn in_pieces(
+        &self,
+        op: &HostOp,
+        bytes: usize,
+        parity: usize,
+        wait: &dyn WaitPolicy,
+    ) -> Result<()> {
         let (rank, ranks, root) = (self.rank, self.ranks, op.root as usize);
         let (send, recv) = (op.send, op.recv);
         let stream = bytes >= STREAM_FROM;
@@ -349,14 +316,16 @@ impl ShmEngine {
         };
         // What every kind but the reductions to a whole vector is made of. In each of them the
         // pointers that a closure uses are there, as it runs only on ranks that write or read.
-        let put_whole = |step: u64, area: *mut u8| {
+        let put_whole = |step: u64, parity: usize| {
             let (start, len) = span(step);
+            let area = self.map.inbound(rank, parity);
             // SAFETY: the span lies in the `bytes` bytes at `send` that the caller promised, `len`
             // is at most the size of the area, and the pipeline gives an area that nobody reads.
             unsafe { copy(area, send.wrapping_add(start), len, false) };
         };
-        let put_blocks = |step: u64, area: *mut u8| {
+        let put_blocks = |step: u64, parity: usize| {
             let (start, len) = span(step);
+            let area = self.map.inbound(rank, parity);
             for peer in (0..ranks).filter(|&peer| peer != rank) {
                 let from = send.wrapping_add(peer * bytes + start);
                 // SAFETY: as above, for one of `ranks` blocks on either side.
@@ -378,7 +347,7 @@ impl ShmEngine {
                     Peers::All
                 };
                 // SAFETY: handed down from the caller.
-                unsafe { self.reduce_pieces(op, bytes, parity, receivers, stream, wait)? };
+                unsafe { self.reduce_pieces(op, bytes, parity, receivers, None, wait)? };
             }
             OpKind::Broadcast => {
                 if rank == root {
@@ -452,11 +421,7 @@ impl ShmEngine {
                             }
                         });
                         let first = offset(recv, start);
-                        let to = Target {
-                            first,
-                            second: std::ptr::null_mut(),
-                            stream,
-                        };
+                        let to = Target::one(first, stream);
                         // SAFETY: all peers have posted this step and leave it until it is consumed; the
                         // caller promised the own block at `send`, which in place is `recv`, and `bytes`
                         // bytes at `recv`.
@@ -473,98 +438,64 @@ impl ShmEngine {
     }
 
     /// The other ranks, starting after this one, so that not all read from the same one.
-    fn others(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, ranks) = (self.rank, self.ranks);
         (1..ranks).map(move |distance| (rank + distance) % ranks)
     }
 
-    /// The ranks for which something holds, as waits report them.
-    fn ranks_where(&self, holds: impl Fn(usize) -> bool) -> Vec<u32> {
-        (0..self.ranks)
-            .filter(|&rank| holds(rank))
-            .map(|rank| rank as u32)
-            .collect()
+    /// The ranks' words, and what waits ask.
+    pub(super) fn flags<'a>(&'a self, wait: &'a dyn WaitPolicy) -> Flags<'a> {
+        Flags { engine: self, wait }
     }
 
-    /// Publishes that this rank's counter reached `value`.
-    #[inline]
-    fn publish(&self, counter: Counter, value: u64) {
-        self.map.counter(counter, self.rank).store(value, Release);
-        self.ring();
-    }
-
-    /// Waits until the counters of some other ranks reached `value`.
-    #[inline]
-    fn await_peers(
-        &self,
-        counter: Counter,
-        peers: Peers,
-        value: u64,
-        wait: &dyn WaitPolicy,
-    ) -> Result<()> {
-        let reached = |rank| self.map.counter(counter, rank).load(Acquire) >= value;
-        let concerns = |rank| rank != self.rank && peers.has(rank);
-        let missing = || self.ranks_where(|rank| concerns(rank) && !reached(rank));
-        for rank in (0..self.ranks).filter(|&rank| concerns(rank)) {
-            self.wait_until(wait, || reached(rank), missing)?;
-        }
-        Ok(())
-    }
-
-    /// Piece steps in which `writers` fill their inbound area by `put` and then `readers` use those
-    /// of all writers by `take`. The next step is put before the previous is taken.
+    /// [`protocol::pipeline`] with the next steps of this engine.
     fn pipeline(
         &self,
         steps: u64,
         writers: Peers,
         readers: Peers,
         wait: &dyn WaitPolicy,
-        put: impl Fn(u64, *mut u8),
+        put: impl Fn(u64, usize),
         take: impl Fn(u64, usize),
     ) -> Result<()> {
         let base = self.step.load(Relaxed);
-        let writes = writers.has(self.rank);
-        let reads = readers.has(self.rank);
-        for step in 0..=steps {
-            if writes && step < steps {
-                let now = base + step;
-                if step >= 2 {
-                    self.await_peers(Counter::Consumed, readers, now - 1, wait)?;
-                }
-                put(step, self.map.inbound(self.rank, (now & 1) as usize));
-                self.publish(Counter::Posted, now + 1);
-            }
-            if reads && step > 0 {
-                let now = base + step - 1;
-                self.await_peers(Counter::Posted, writers, now + 1, wait)?;
-                take(step - 1, (now & 1) as usize);
-                self.publish(Counter::Consumed, now + 1);
-            }
-        }
+        protocol::pipeline(
+            &self.flags(wait),
+            base,
+            steps,
+            (writers, readers),
+            put,
+            take,
+        )?;
         self.step.store(base + steps, Relaxed);
         Ok(())
     }
 
     /// Reduces whole vectors: each rank reduces its piece of every step and, unless it is the only
-    /// receiver, leaves the result for the receivers.
+    /// receiver, leaves the result for the receivers. The contributions come through the inbound areas,
+    /// or with a visit from where they are.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
-    unsafe fn reduce_pieces(
+    /// As [`Engine::run`](crate::host::engine::Engine::run); if one rank has a visit, all have.
+    pub(super) unsafe fn reduce_pieces(
         &self,
         op: &HostOp,
         bytes: usize,
         parity: usize,
         receivers: Peers,
-        stream: bool,
+        mut visit: Option<&mut Visit<'_>>,
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
         let reducer = self.reducer(op, parity)?;
         let (rank, ranks) = (self.rank, self.ranks);
         let receives = receivers.has(rank);
-        let largest = (self.map.inbound_bytes() / ranks / 64 * 64)
-            .min(self.map.outbound_bytes())
-            .min(REDUCE_PIECE);
+        let stream = bytes >= STREAM_FROM;
+        let largest = match &visit {
+            Some(visit) => visit.chunk().min(self.map.outbound_bytes()),
+            None => (self.map.inbound_bytes() / ranks / 64 * 64)
+                .min(self.map.outbound_bytes())
+                .min(REDUCE_PIECE),
+        };
         let steps = bytes.div_ceil(largest * ranks) as u64;
         // Equal pieces of whole cache lines, so that no rank waits for another's longer one.
         let piece = bytes
@@ -575,76 +506,70 @@ impl ShmEngine {
             let start = ((step as usize * ranks + owner) * piece).min(bytes);
             (start, piece.min(bytes - start))
         };
-        let base = self.step.load(Relaxed);
-        for step in 0..=steps {
-            if step < steps {
-                let now = base + step;
-                let area = (now & 1) as usize;
-                if step >= 2 {
-                    self.await_peers(Counter::Consumed, Peers::All, now - 1, wait)?;
-                }
-                for peer in self.others() {
-                    let (start, len) = span(step, peer);
-                    let to = offset(self.map.inbound(rank, area), peer * piece);
-                    // SAFETY: the span lies in the `bytes` bytes at `send`; the inbound area has
-                    // room for a piece of every rank, and all have consumed what was in it.
-                    unsafe { copy(to, op.send.wrapping_add(start), len, false) };
-                }
-                self.publish(Counter::Posted, now + 1);
-                // Also proves that every peer has left this rank's outbound area of step - 2.
-                self.await_peers(Counter::Posted, Peers::All, now + 1, wait)?;
-                let (start, len) = span(step, rank);
-                let sources = Sources::new(ranks, |peer| {
+        let visits = visit.is_some();
+        let put = |step: u64, area: usize| {
+            if visits {
+                return;
+            }
+            for peer in self.others() {
+                let (start, len) = span(step, peer);
+                let to = offset(self.map.inbound(rank, area), peer * piece);
+                // SAFETY: the span lies in the `bytes` bytes at `send`; the inbound area has room for a
+                // piece of every rank, and all have consumed what was in it.
+                unsafe { copy(to, op.send.wrapping_add(start), len, false) };
+            }
+        };
+        let fold = |step: u64, area: usize| -> Result<()> {
+            let (start, len) = span(step, rank);
+            let sources = match &mut visit {
+                // SAFETY: the span lies in the `bytes` bytes at every rank's `send`.
+                Some(visit) => unsafe { visit.sources(start, len)? },
+                None => Sources::new(ranks, |peer| {
                     if peer == rank {
                         op.send.wrapping_add(start)
                     } else {
                         offset(self.map.inbound(peer, area), rank * piece)
                     }
-                });
-                let outbound = self.map.outbound(rank, area);
-                let recv = op.recv.wrapping_add(start);
-                let to = match receivers {
-                    Peers::All => Target {
-                        first: recv,
-                        second: outbound,
-                        stream,
-                    },
-                    _ if receives => Target {
-                        first: recv,
-                        second: std::ptr::null_mut(),
-                        stream,
-                    },
-                    _ => Target {
-                        first: outbound,
-                        second: std::ptr::null_mut(),
-                        stream: false,
-                    },
-                };
-                // SAFETY: all peers have posted this step and leave it until it is consumed; the
-                // caller promised `bytes` bytes at `send` and, on receivers, at `recv`, which are
-                // the same or apart; nobody reads the outbound area any more (see above).
-                unsafe { reducer.fold(to, &sources, len) };
-                self.publish(Counter::Consumed, now + 1);
-            }
-            if receives && step > 0 {
-                let now = base + step - 1;
-                for peer in self.others() {
-                    let peers = Peers::Only(peer);
-                    self.await_peers(Counter::Consumed, peers, now + 1, wait)?;
-                    let (start, len) = span(step - 1, peer);
-                    let from = self.map.outbound(peer, (now & 1) as usize);
-                    // SAFETY: the peer has written its result of this step and leaves it until this
-                    // rank posts the step after the next; the caller promised the bytes at `recv`.
-                    unsafe { copy(op.recv.wrapping_add(start), from, len, stream) };
-                }
-            }
-        }
+                }),
+            };
+            let outbound = self.map.outbound(rank, area);
+            let recv = op.recv.wrapping_add(start);
+            let to = match receivers {
+                Peers::All => Target {
+                    first: recv,
+                    second: outbound,
+                    stream,
+                    stream_second: false,
+                },
+                _ if receives => Target::one(recv, stream),
+                _ => Target::one(outbound, false),
+            };
+            // SAFETY: all peers have posted this step and leave it until it is consumed; the caller
+            // promised `bytes` bytes at `send` and, on receivers, at `recv`, which are the same or apart;
+            // nobody reads the outbound area any more, as the protocol says.
+            unsafe { reducer.fold(to, &sources, len) };
+            Ok(())
+        };
+        let take = |step: u64, peer: usize, area: usize| {
+            let (start, len) = span(step, peer);
+            let from = self.map.outbound(peer, area);
+            // SAFETY: the peer has written its result of this step and leaves it until this rank posts
+            // the step after the next; the caller promised the bytes at `recv`.
+            unsafe { copy(op.recv.wrapping_add(start), from, len, stream) };
+        };
+        let base = self.step.load(Relaxed);
+        let flags = self.flags(wait);
+        protocol::reduce_steps(&flags, base, steps, receivers, put, fold, take)?;
         self.step.store(base + steps, Relaxed);
+        if visits {
+            // Nobody leaves while its buffer is read.
+            protocol::await_peers(&flags, Counter::Consumed, Peers::All, base + steps)?;
+        }
         Ok(())
     }
 
     /// # Safety
-    /// As [`ShmEngine::run`].
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
     unsafe fn all_to_all_v(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         let Some(vector) = op.vector.as_deref() else {
             return Err(Error::internal(
@@ -660,48 +585,69 @@ impl ShmEngine {
         let overlap = send_at < recv_at.saturating_add(recv_bytes)
             && recv_at < send_at.saturating_add(send_bytes);
         let copied = if overlap {
-            // SAFETY: the caller promised the send buffer up to the end of its last block.
-            Some(unsafe { private_copy(op.send, vector, size, send_bytes)? })
+            let copied = private_copy(op.send, vector, size, send_bytes, |to, from, bytes| {
+                // SAFETY: the caller promised the send buffer up to the end of its last block.
+                unsafe { self.bring(op.on_device.send, to, from, bytes) }
+            });
+            Some(copied?)
         } else {
             None
         };
         let send = copied.as_ref().map_or(op.send, |copy| copy.as_ptr().cast());
+        let send_on_device = op.on_device.send && copied.is_none();
+        let on_device = OnDevice {
+            send: send_on_device,
+            recv: op.on_device.recv,
+        };
 
         let (sequence, parity) = self.begin();
         for peer in 0..ranks {
             let count = |list: &[usize]| list[peer] as u64;
             self.map
-                .row(rank, parity, false, peer)
+                .row(rank, parity, Row::Sent, peer)
                 .store(count(&vector.send_counts), Relaxed);
             self.map
-                .row(rank, parity, true, peer)
+                .row(rank, parity, Row::Expected, peer)
                 .store(count(&vector.recv_counts), Relaxed);
+            self.map
+                .row(rank, parity, Row::Displacement, peer)
+                .store(count(&vector.send_displs), Relaxed);
         }
         let sent = |from: usize, to: usize| -> usize {
-            self.map.row(from, parity, false, to).load(Relaxed) as usize * size
+            self.map.row(from, parity, Row::Sent, to).load(Relaxed) as usize * size
         };
+        let one_exchange = SLOT.min(self.tuning.one_exchange);
         let own_total = vector
             .send_counts
             .iter()
             .fold(0usize, |sum, &n| sum.saturating_add(n));
-        if own_total.saturating_mul(size) <= SLOT {
+        if own_total.saturating_mul(size) <= one_exchange {
             let mut at = 0;
             for peer in 0..ranks {
                 let len = vector.send_counts[peer] * size;
                 let from = send.wrapping_add(vector.send_displs[peer].wrapping_mul(size));
                 // SAFETY: the caller promised this block of the send buffer; all blocks together fit
                 // into the slot, which no peer reads, as all have entered the previous exchange.
-                unsafe { copy(offset(self.map.slot(rank, parity), at), from, len, false) };
+                unsafe {
+                    let to = offset(self.map.slot(rank, parity), at);
+                    self.bring(send_on_device, to, from, len)?;
+                }
                 at += len;
             }
         }
-        self.exchange(sequence, Fingerprint::of(op), wait)?;
+        let direct = &mut *lock(&self.direct);
+        if !on_device.any() {
+            self.announce_one(direct, Side::Send, parity, send, send_bytes);
+        }
+        let says = self.staging(op);
+        let staging = self.exchange(sequence, Fingerprint::of(op), says, wait)?;
         self.compare_rows(sequence, parity, op.dtype)?;
 
         let total = |from: usize| -> usize {
             (0..ranks).fold(0usize, |sum, to| sum.saturating_add(sent(from, to)))
         };
-        if (0..ranks).all(|from| total(from) <= SLOT) {
+        let largest = (0..ranks).map(total).max().unwrap_or(0);
+        if largest <= one_exchange {
             for from in 0..ranks {
                 let at: usize = (0..rank).map(|to| sent(from, to)).sum();
                 let to = op
@@ -711,7 +657,10 @@ impl ShmEngine {
                 // SAFETY: every rank has put its blocks into its slot in this order before the
                 // exchange, and its row is what this rank expects, for which the caller promised
                 // room.
-                unsafe { copy(to, offset(slot, at), sent(from, rank), false) };
+                unsafe {
+                    let bytes = sent(from, rank);
+                    self.deliver(op.on_device.recv, to, offset(slot, at), bytes)?;
+                }
             }
             return Ok(());
         }
@@ -730,14 +679,51 @@ impl ShmEngine {
         let own = vector.send_counts[rank] * size;
         // SAFETY: the caller promised both blocks; the counts were found equal.
         unsafe {
-            move_own(
+            self.keep_own(
+                on_device.any(),
                 op.recv
                     .wrapping_add(vector.recv_displs[rank].wrapping_mul(size)),
                 send.wrapping_add(vector.send_displs[rank].wrapping_mul(size)),
                 own,
-            );
+            )?;
         }
-        let put = |step: u64, area: *mut u8| {
+        if staging.says(Staging::ON_DEVICE) {
+            let of = |counts: &[usize], displs: &[usize], peer: usize| {
+                (displs[peer].wrapping_mul(size), counts[peer] * size)
+            };
+            let op = HostOp {
+                send,
+                on_device,
+                ..op.clone()
+            };
+            // SAFETY: handed down from the caller; `send` is the caller's or the copy, which lives on.
+            return unsafe {
+                self.all_to_all_v_in_stages(
+                    &op,
+                    longest,
+                    &|peer| of(&vector.send_counts, &vector.send_displs, peer),
+                    &|peer| of(&vector.recv_counts, &vector.recv_displs, peer),
+                    staging,
+                    wait,
+                )
+            };
+        }
+        let way = self.choose(direct, op, largest, parity, wait)?;
+        let clock = way.clock();
+        let read = |visit: Visit<'_>| {
+            for peer in self.others() {
+                let displ = self.map.row(peer, parity, Row::Displacement, rank);
+                let from = (displ.load(Relaxed) as usize).wrapping_mul(size);
+                let to = op
+                    .recv
+                    .wrapping_add(vector.recv_displs[peer].wrapping_mul(size));
+                // SAFETY: the peer's block for this rank, and the room for it that the caller promised.
+                unsafe { visit.fetch(peer, from, to, sent(peer, rank), false)? };
+            }
+            self.leave(visit, Peers::All)
+        };
+        let put = |step: u64, area: usize| {
+            let area = self.map.inbound(rank, area);
             for peer in (0..ranks).filter(|&peer| peer != rank) {
                 let (start, len) = span(step, vector.send_counts[peer] * size);
                 let from = send.wrapping_add(
@@ -750,7 +736,7 @@ impl ShmEngine {
                 unsafe { copy(offset(area, peer * piece), from, len, false) };
             }
         };
-        self.pipeline(steps, Peers::All, Peers::All, wait, put, |step, area| {
+        let take = |step: u64, area: usize| {
             for peer in self.others() {
                 let (start, len) = span(step, sent(peer, rank));
                 let to = op.recv.wrapping_add(
@@ -763,122 +749,41 @@ impl ShmEngine {
                 // sends is what this rank expects, for which the caller promised room.
                 unsafe { copy(to, from, len, false) };
             }
-        })
+        };
+        // SAFETY: all ranks have chosen the same way, and what they have announced is what the caller
+        // promised.
+        match unsafe { self.visit(direct, &way, parity, wait)? } {
+            Some(visit) => read(visit)?,
+            None => self.pipeline(steps, Peers::All, Peers::All, wait, put, take)?,
+        }
+        direct.note(way, clock, largest);
+        Ok(())
     }
 
     /// Compares what every rank sends to every other with what that one expects: all ranks look at
     /// the same table and come to the same verdict.
     fn compare_rows(&self, sequence: u64, parity: usize, dtype: DataType) -> Result<()> {
-        let mut first = None;
-        let mut pairs = 0;
-        for from in 0..self.ranks {
-            for to in 0..self.ranks {
-                let sent = self.map.row(from, parity, false, to).load(Relaxed);
-                let expected = self.map.row(to, parity, true, from).load(Relaxed);
-                if sent != expected {
-                    first.get_or_insert((from, to, sent, expected));
-                    pairs += 1;
-                }
-            }
-        }
-        let Some((from, to, sent, expected)) = first else {
-            return Ok(());
-        };
-        let more = match pairs - 1 {
-            0 => String::new(),
-            more => format!(" ({more} more pairs of ranks disagree)"),
-        };
-        Err(Error::invalid_usage(format!(
-            "ranks disagree in collective number {sequence} of this communicator, in count: \
-             AlltoAllv({name}): rank {from} sends count {sent} to rank {to}, but rank {to} \
-             expects count {expected} from rank {from}{more}; no data was moved",
-            name = dtype.name()
-        )))
+        compare_counts(sequence, dtype, self.ranks, |from, to| {
+            let sent = self.map.row(from, parity, Row::Sent, to);
+            let expected = self.map.row(to, parity, Row::Expected, from);
+            (sent.load(Relaxed), expected.load(Relaxed))
+        })
     }
 
-    /// A communicator of one rank.
+    /// A communicator of one rank with a buffer on a device.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
-    unsafe fn alone(&self, op: &HostOp) -> Result<()> {
-        let size = op.dtype.size();
-        let (send, recv, count) = match (op.kind, op.vector.as_deref()) {
-            (OpKind::Barrier, _) => return Ok(()),
-            (OpKind::AllToAllv, Some(v)) => {
-                if v.send_counts[0] != v.recv_counts[0] {
-                    return Err(Error::invalid_usage(format!(
-                        "AlltoAllv({}): rank 0 sends count {} to itself but expects count {}",
-                        op.dtype.name(),
-                        v.send_counts[0],
-                        v.recv_counts[0]
-                    )));
-                }
-                let send = op.send.wrapping_add(v.send_displs[0].wrapping_mul(size));
-                (
-                    send,
-                    op.recv.wrapping_add(v.recv_displs[0].wrapping_mul(size)),
-                    v.send_counts[0],
-                )
-            }
-            _ => (op.send, op.recv, op.count),
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
+    unsafe fn alone_on_device(&self, op: &HostOp) -> Result<()> {
+        let Some((send, recv, count)) = own_block(op)? else {
+            return Ok(());
         };
-        if let (true, Reduction::PreMulSum(scale)) = (reduces(op.kind), op.reduction) {
-            let fold = fold_for(op.dtype, op.reduction).ok_or_else(|| {
-                Error::internal("a reduction passed validation but has no kernel")
-            })?;
-            let to = Target {
-                first: recv,
-                second: std::ptr::null_mut(),
-                stream: false,
-            };
-            // SAFETY: the caller promised `count` elements at both, which are the same or apart.
-            unsafe { fold(to, &[send], &[scale], count) };
-        } else {
-            // SAFETY: as above; every other operation on one rank is a copy.
-            unsafe { move_own(recv, send, count * size) };
-        }
-        Ok(())
-    }
-}
-
-/// Elements from the start of a buffer to the end of its last block.
-fn extent(counts: &[usize], displs: &[usize]) -> usize {
-    let ends = counts.iter().zip(displs).filter(|(count, _)| **count > 0);
-    ends.map(|(count, displ)| displ + count).max().unwrap_or(0)
-}
-
-/// A copy of the blocks of a send buffer, at the same offsets.
-///
-/// # Safety
-/// The blocks are readable and end within `bytes`.
-unsafe fn private_copy(
-    send: *const u8,
-    vector: &VectorCounts,
-    size: usize,
-    bytes: usize,
-) -> Result<Vec<MaybeUninit<u8>>> {
-    let mut copied = Vec::new();
-    copied.try_reserve_exact(bytes).map_err(|_| {
-        Error::new(
-            Code::SystemError,
-            format!("AlltoAllv in place: no memory for {bytes} bytes"),
-        )
-    })?;
-    copied.resize(bytes, MaybeUninit::uninit());
-    for (&count, &displ) in vector.send_counts.iter().zip(&vector.send_displs) {
-        let at = displ * size;
-        if count > 0 {
-            // SAFETY: the caller promised the block and that it ends within `bytes`, the length of
-            // the copy.
-            unsafe {
-                copy(
-                    copied.as_mut_ptr().add(at).cast(),
-                    send.add(at),
-                    count * size,
-                    false,
-                )
-            };
+        // SAFETY: handed down from the caller.
+        unsafe {
+            match op.reduction {
+                Reduction::PreMulSum(scale) if reduces(op.kind) => self.scale_alone(op, scale),
+                _ => self.keep_own(true, recv, send, count * op.dtype.size()),
+            }
         }
     }
-    Ok(copied)
 }

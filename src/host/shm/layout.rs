@@ -4,14 +4,12 @@
 //! which is the valid initial state of every word in it. Words that one rank writes and others poll
 //! have 128 bytes to themselves, as adjacent cache lines are fetched in pairs.
 
+use super::protocol::{Counter, Word};
 use crate::error::{Error, Result};
 use crate::sys::cpu::CPU_WORDS;
 use crate::sys::memory::Segment;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
-
-/// The largest number of ranks that share one segment.
-pub(super) const MAX_LOCAL_RANKS: usize = 1024;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// With more ranks than this there are no messages from rank to rank: a channel for each two of them
 /// would take gigabytes.
@@ -67,6 +65,9 @@ struct Offsets {
     scales: usize,
     posted: usize,
     consumed: usize,
+    left: usize,
+    staged: usize,
+    facts: usize,
     channels: usize,
     rows: usize,
     slots: usize,
@@ -104,9 +105,12 @@ impl Offsets {
         let scales = headers + ranks * 2 * PAIR;
         let posted = scales + ranks * 2 * PAIR;
         let consumed = posted + ranks * PAIR;
-        let channels = consumed + ranks * PAIR;
+        let left = consumed + ranks * PAIR;
+        let staged = left + ranks * PAIR;
+        let facts = staged + ranks * PAIR;
+        let channels = facts + ranks * PAIR;
         let rows = channels + ranks * channels_per_rank * 2 * PAIR;
-        let slots = round_up(rows + ranks * 2 * 2 * ranks * 8, PAGE);
+        let slots = round_up(rows + ranks * 2 * 3 * ranks * 8, PAGE);
         let inbound = round_up(slots + ranks * 2 * SLOT_STRIDE, PAGE);
         let outbound = inbound + ranks * 2 * inbound_bytes;
         let pieces = outbound + ranks * 2 * outbound_bytes;
@@ -121,6 +125,9 @@ impl Offsets {
             scales,
             posted,
             consumed,
+            left,
+            staged,
+            facts,
             channels,
             rows,
             slots,
@@ -140,14 +147,54 @@ pub(super) const fn segment_bytes(ranks: usize) -> usize {
     Offsets::new(ranks).end
 }
 
-/// One word that a rank writes and others poll.
+/// What a rank says about its process, so that others can reach its memory.
 #[derive(Clone, Copy)]
-pub(super) enum Counter {
-    /// Piece steps whose data this rank has put into its areas.
-    Posted,
-    /// Piece steps whose data this rank has taken from the others, and whose results lie in its
-    /// outbound area.
-    Consumed,
+pub(super) enum Fact {
+    /// A random number that its threads share, and no other process has; 0 before it has attached.
+    Process,
+    /// Its number and its pid namespace, and when it started.
+    Pid,
+    PidNamespace,
+    StartTime,
+    /// Where it keeps a random number, and the number: who reads it there reads this process.
+    ProbeAddress,
+    ProbeValue,
+    /// What it wants: [`SingleCopy`](crate::config::SingleCopy) as a number.
+    SingleCopy,
+    /// Its heap: address in its own memory, descriptor, bytes, and the secret at the heap's start.
+    HeapBase,
+    HeapFd,
+    HeapBytes,
+    HeapSecret,
+}
+
+/// A list of an AlltoAllv, with one entry per peer.
+#[derive(Clone, Copy)]
+pub(super) enum Row {
+    /// What a rank sends.
+    Sent,
+    /// What it expects.
+    Expected,
+    /// Where what it sends lies in its send buffer.
+    Displacement,
+}
+
+/// How far a rank is in the steps of staged collectives.
+#[derive(Clone, Copy)]
+pub(super) enum StageCounter {
+    /// Those whose data this rank has put into its area.
+    Staged,
+    /// Those of which this rank's part of the reduction is done.
+    Folded,
+    /// Those of which this rank needs nothing any more.
+    Left,
+}
+
+/// Which of a rank's buffers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Side {
+    Send,
+    Recv,
 }
 
 /// The shared words about a failure. `aborted` is a rank plus one.
@@ -171,6 +218,8 @@ pub(super) struct ChannelWords<'a> {
     /// What the receiver of the refused message expected.
     pub rejected_count: &'a AtomicU64,
     pub rejected_dtype: &'a AtomicU64,
+    /// Number of the last message that the receiver could not read where it was.
+    pub declined: &'a AtomicU64,
 }
 
 /// One slot of a channel.
@@ -180,6 +229,8 @@ pub(super) struct PieceWords<'a> {
     /// Elements and data type of the whole message.
     pub count: &'a AtomicU64,
     pub dtype: &'a AtomicU64,
+    /// Where the whole message lies, as in [`Map::buffer`]; 0 if the payload is a piece of it.
+    pub whole: &'a AtomicU64,
     pub payload: *mut u8,
 }
 
@@ -291,16 +342,39 @@ impl Map {
         self.offsets.headers + (rank * 2 + parity) * PAIR
     }
 
-    /// Number of the collective that a header announces.
-    #[inline(always)]
-    pub(super) fn header_sequence(&self, rank: usize, parity: usize) -> &AtomicU64 {
-        self.word(self.header(rank, parity))
-    }
-
     /// What the announced collective is.
     #[inline(always)]
     pub(super) fn header_fingerprint(&self, rank: usize, parity: usize) -> &AtomicU64 {
         self.word(self.header(rank, parity) + 8)
+    }
+
+    /// A buffer of a rank that has announced a large collective: its address, and in the uppermost bit
+    /// whether it lies in the heap of the rank's process.
+    #[inline]
+    pub(super) fn buffer(&self, rank: usize, parity: usize, side: Side) -> &AtomicU64 {
+        self.word(self.header(rank, parity) + 64 + side as usize * 8)
+    }
+
+    /// What a rank's last timed collective has cost.
+    #[inline]
+    pub(super) fn cost(&self, rank: usize, parity: usize) -> &AtomicU64 {
+        self.word(self.header(rank, parity) + 80)
+    }
+
+    /// What a rank says to the last question of one parity.
+    pub(super) fn answer(&self, rank: usize, parity: usize) -> &AtomicU64 {
+        self.word(self.header(rank, parity) + 88)
+    }
+
+    /// What a rank says about its process.
+    pub(super) fn fact(&self, rank: usize, fact: Fact) -> &AtomicU64 {
+        self.word(self.offsets.facts + rank * PAIR + fact as usize * 8)
+    }
+
+    /// Whether a rank is at work in the others' buffers.
+    #[inline]
+    pub(super) fn visiting(&self, rank: usize) -> &AtomicU32 {
+        self.half_word(self.offsets.bells + rank * PAIR + 64)
     }
 
     /// Where a rank's data of a small collective lies: in the header's own cache line if it fits.
@@ -326,33 +400,40 @@ impl Map {
         self.word(self.offsets.scales + (rank * 2 + parity) * PAIR)
     }
 
-    /// One entry of a rank's counts of an AlltoAllv: what it sends to `peer`, or what it expects.
+    /// One entry of a rank's counts and displacements of an AlltoAllv.
     #[inline]
-    pub(super) fn row(
-        &self,
-        rank: usize,
-        parity: usize,
-        receiving: bool,
-        peer: usize,
-    ) -> &AtomicU64 {
-        let row = (rank * 2 + parity) * 2 + usize::from(receiving);
+    pub(super) fn row(&self, rank: usize, parity: usize, row: Row, peer: usize) -> &AtomicU64 {
+        let row = (rank * 2 + parity) * 3 + row as usize;
         self.word(self.offsets.rows + (row * self.ranks + peer) * 8)
     }
 
-    /// A rank's progress through piece steps.
+    /// A rank's progress.
     #[inline(always)]
     pub(super) fn counter(&self, counter: Counter, rank: usize) -> &AtomicU64 {
         let start = match counter {
             Counter::Posted => self.offsets.posted,
             Counter::Consumed => self.offsets.consumed,
+            Counter::Left => self.offsets.left,
+            Counter::Header(parity) => return self.word(self.header(rank, parity)),
         };
         self.word(start + rank * PAIR)
+    }
+
+    /// A rank's progress in staged collectives.
+    #[inline]
+    pub(super) fn stage_counter(&self, counter: StageCounter, rank: usize) -> &AtomicU64 {
+        self.word(self.offsets.staged + rank * PAIR + counter as usize * 8)
     }
 
     /// Where a rank puts pieces for others to take or reduce.
     #[inline]
     pub(super) fn inbound(&self, rank: usize, parity: usize) -> *mut u8 {
         self.at(self.offsets.inbound + (rank * 2 + parity) * self.offsets.inbound_bytes)
+    }
+
+    /// Both inbound areas of a rank, one behind the other, and their bytes.
+    pub(super) fn inbound_pair(&self, rank: usize) -> (*mut u8, usize) {
+        (self.inbound(rank, 0), 2 * self.offsets.inbound_bytes)
     }
 
     /// Where a rank puts reduced pieces for others to take.
@@ -371,6 +452,7 @@ impl Map {
             rejected: self.word(start + PAIR + 8),
             rejected_count: self.word(start + PAIR + 16),
             rejected_dtype: self.word(start + PAIR + 24),
+            declined: self.word(start + PAIR + 32),
         }
     }
 
@@ -384,8 +466,21 @@ impl Map {
             message: self.word(start),
             count: self.word(start + 8),
             dtype: self.word(start + 16),
+            whole: self.word(start + 24),
             payload: self.at(start + PIECE_HEADER),
         }
+    }
+}
+
+impl Word for AtomicU64 {
+    #[inline(always)]
+    fn load(&self, order: Ordering) -> u64 {
+        AtomicU64::load(self, order)
+    }
+
+    #[inline(always)]
+    fn store(&self, value: u64, order: Ordering) {
+        AtomicU64::store(self, value, order);
     }
 }
 
@@ -394,6 +489,7 @@ const _: () = assert!(PAIR + FAILURE_TEXT <= PAGE && CPU_WORDS * 8 <= PAIR);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::check::MAX_ENGINE_RANKS;
 
     #[test]
     fn sizes_stay_within_their_budget() {
@@ -418,6 +514,6 @@ mod tests {
         }
         assert!(segment_bytes(MAX_MESSAGING_RANKS) <= 128 << 20);
         assert!(segment_bytes(MAX_MESSAGING_RANKS + 1) <= 64 << 20);
-        assert!(segment_bytes(MAX_LOCAL_RANKS) <= 256 << 20);
+        assert!(segment_bytes(MAX_ENGINE_RANKS) <= 256 << 20);
     }
 }

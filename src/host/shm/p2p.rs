@@ -5,6 +5,9 @@
 //! its own and takes the message, or refuses it, and then drops what is left of it. A send is
 //! complete when its last piece was taken, so that both sides learn of a mismatch.
 //!
+//! A long message whose buffer the receiver can reach stays where it is: its one piece tells where that is,
+//! and the receiver reads it from there. A receiver that can't declines, and the message goes in pieces.
+//!
 //! One exception keeps ranks from blocking each other: a send outside a group whose message lies in
 //! the channel completely is done as soon as some peer has a message for this rank that it has not
 //! received, as that peer may be waiting for it. Such a send can't learn of a mismatch; the
@@ -15,8 +18,10 @@ use super::layout::CHANNEL_DEPTH;
 use super::wait::Waiter;
 use crate::error::{Error, Result};
 use crate::host::kernels::copy;
+use crate::host::local::{dtype_name, message_mismatch, own_transfers};
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::types::{DataType, OpKind};
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// One send or receive with another rank that is under way.
@@ -24,6 +29,8 @@ pub(super) struct Transfer {
     sends: bool,
     peer: usize,
     buffer: *mut u8,
+    /// Set if the buffer is in a device's memory.
+    window: Option<Window>,
     count: usize,
     dtype: DataType,
     bytes: usize,
@@ -33,6 +40,20 @@ pub(super) struct Transfer {
     message: Option<u64>,
     /// The channel's count of pieces at which a send is complete, once all are posted.
     last: Option<u64>,
+    /// Where a message lies that the receiver is to read whole; 0 if it goes in pieces.
+    whole: u64,
+}
+
+/// Bytes that are copied from or to a device at once, and of all transfers of one call together.
+const WINDOW: usize = 256 << 10;
+const WINDOWS: usize = 8 << 20;
+
+/// A part of a message to or from a device, in host memory: whole pieces.
+struct Window {
+    memory: Vec<MaybeUninit<u8>>,
+    /// Where in the message it begins, and how much of it is here.
+    start: usize,
+    len: usize,
 }
 
 /// What came of one look at a transfer.
@@ -44,15 +65,37 @@ enum Outcome {
 }
 
 impl Transfer {
-    fn new(op: &HostOp) -> Transfer {
+    /// One of `together` transfers.
+    fn new(engine: &ShmEngine, op: &HostOp, together: usize) -> Transfer {
         let sends = op.kind == OpKind::Send;
+        let on_device = if sends {
+            op.on_device.send
+        } else {
+            op.on_device.recv
+        };
+        let bytes = op.count * op.dtype.size();
+        let piece = engine.map.piece_bytes();
+        let pieces =
+            (WINDOW.min(WINDOWS / together) / piece).clamp(1, bytes.div_ceil(piece).max(1));
+        // What fits into the channel may be complete before the receiver comes.
+        let fits = bytes <= piece * CHANNEL_DEPTH as usize;
         Transfer {
+            whole: if sends && !fits && !on_device {
+                engine.offer(op.root as usize, op.send, bytes)
+            } else {
+                0
+            },
             sends,
             peer: op.root as usize,
             buffer: if sends { op.send.cast_mut() } else { op.recv },
+            window: on_device.then(|| Window {
+                memory: vec![MaybeUninit::uninit(); pieces * piece],
+                start: 0,
+                len: 0,
+            }),
             count: op.count,
             dtype: op.dtype,
-            bytes: op.count * op.dtype.size(),
+            bytes,
             done: 0,
             message: None,
             last: None,
@@ -60,51 +103,13 @@ impl Transfer {
     }
 }
 
-/// The error of both sides of a message whose sender and receiver disagree.
-#[cold]
-fn mismatch(
-    (sender, sent, sent_dtype): (usize, u64, &str),
-    (receiver, expected, expected_dtype): (usize, u64, &str),
-) -> Error {
-    let fields = match (sent == expected, sent_dtype == expected_dtype) {
-        (false, false) => "count and data type",
-        (false, true) => "count",
-        _ => "data type",
-    };
-    Error::invalid_usage(format!(
-        "ranks disagree in {fields}: rank {sender} called Send(count {sent}, {sent_dtype}) to rank {receiver} but \
-         rank {receiver} called Recv(count {expected}, {expected_dtype}) from rank {sender}; the \
-         message was dropped"
-    ))
-}
-
-fn dtype_name(raw: u64) -> &'static str {
-    i32::try_from(raw)
-        .ok()
-        .and_then(DataType::from_raw)
-        .map_or("an unknown type", DataType::name)
-}
-
 impl ShmEngine {
     /// A send or receive outside a group.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
-    pub(super) unsafe fn lone_transfer(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
-        if op.root as usize == self.rank {
-            let other = if op.kind == OpKind::Send {
-                "Recv"
-            } else {
-                "Send"
-            };
-            return Err(Error::invalid_usage(format!(
-                "{kind}: rank {rank} called {kind} with itself as peer outside a group, where the \
-                 matching {other} can't be called any more; put both into one group",
-                kind = op.kind.name(),
-                rank = self.rank
-            )));
-        }
-        let mut transfers = [Transfer::new(op)];
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
+    pub(super) unsafe fn transfer_alone(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+        let mut transfers = [Transfer::new(self, op, 1)];
         // SAFETY: handed down from the caller.
         unsafe { self.transfer_all(&mut transfers, true, wait) }
     }
@@ -112,66 +117,33 @@ impl ShmEngine {
     /// The sends and receives of a group, all together.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
-    pub(super) unsafe fn grouped_transfers(
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
+    pub(super) unsafe fn transfer_together(
         &self,
         ops: &[&HostOp],
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
         let (own, others): (Vec<&HostOp>, Vec<&HostOp>) =
             ops.iter().partition(|op| op.root as usize == self.rank);
-        // SAFETY: handed down from the caller.
-        let own = unsafe { self.own_transfers(&own) };
-        let mut transfers: Vec<Transfer> = others.into_iter().map(Transfer::new).collect();
+        let own = own_transfers(self.rank, &own, |on_device, to, from, bytes| {
+            // SAFETY: handed down from the caller.
+            unsafe { self.keep_own(on_device, to, from, bytes) }
+        });
+        let together = others.len();
+        let mut transfers: Vec<Transfer> = others
+            .into_iter()
+            .map(|op| Transfer::new(self, op, together))
+            .collect();
         // SAFETY: handed down from the caller.
         let others = unsafe { self.transfer_all(&mut transfers, false, wait) };
         own.and(others)
-    }
-
-    /// Refuses a group in which sends to this rank itself and receives from it do not pair up.
-    pub(super) fn pair_own(&self, ops: &[HostOp]) -> Result<()> {
-        let count = |kind| {
-            let own = |op: &&HostOp| op.kind == kind && op.root as usize == self.rank;
-            ops.iter().filter(own).count()
-        };
-        let (sends, receives) = (count(OpKind::Send), count(OpKind::Recv));
-        if sends == receives {
-            return Ok(());
-        }
-        Err(Error::invalid_usage(format!(
-            "rank {} called Send to itself {sends} times but Recv from itself {receives} times in one \
-             group",
-            self.rank
-        )))
-    }
-
-    /// Sends of this rank to itself, matched with its receives in order.
-    ///
-    /// # Safety
-    /// As [`ShmEngine::run`].
-    unsafe fn own_transfers(&self, ops: &[&HostOp]) -> Result<()> {
-        let of = |kind| ops.iter().filter(move |op| op.kind == kind);
-        let mut result = Ok(());
-        for (send, recv) in of(OpKind::Send).zip(of(OpKind::Recv)) {
-            if (send.count, send.dtype) != (recv.count, recv.dtype) {
-                let error = mismatch(
-                    (self.rank, send.count as u64, send.dtype.name()),
-                    (self.rank, recv.count as u64, recv.dtype.name()),
-                );
-                result = result.and(Err(error));
-            } else if send.count > 0 {
-                // SAFETY: the caller promised `count` elements at both; `copy` allows overlap.
-                unsafe { std::ptr::copy(send.send, recv.recv, send.count * send.dtype.size()) };
-            }
-        }
-        result
     }
 
     /// Moves all transfers until each is complete or refused. Those with the same peer and direction
     /// go in the order in which they stand.
     ///
     /// # Safety
-    /// As [`ShmEngine::run`].
+    /// As [`Engine::run`](crate::host::engine::Engine::run).
     unsafe fn transfer_all(
         &self,
         transfers: &mut [Transfer],
@@ -262,10 +234,17 @@ impl ShmEngine {
         {
             let expected = channel.rejected_count.load(Relaxed);
             let expected_dtype = dtype_name(channel.rejected_dtype.load(Relaxed));
-            return Outcome::Failed(mismatch(
+            return Outcome::Failed(message_mismatch(
                 (self.rank, transfer.count as u64, transfer.dtype.name()),
                 (transfer.peer, expected, expected_dtype),
             ));
+        }
+        if transfer.whole != 0 && transfer.last.is_some_and(|last| consumed >= last) {
+            if transfer.message != Some(channel.declined.load(Acquire)) {
+                return Outcome::Complete;
+            }
+            self.declined[transfer.peer].store(true, Relaxed);
+            (transfer.whole, transfer.last) = (0, None);
         }
         let mut posted = channel.posted.load(Relaxed);
         while transfer.last.is_none() && posted - consumed < CHANNEL_DEPTH {
@@ -279,17 +258,23 @@ impl ShmEngine {
             piece.message.store(message, Relaxed);
             piece.count.store(transfer.count as u64, Relaxed);
             piece.dtype.store(transfer.dtype as u64, Relaxed);
+            piece.whole.store(transfer.whole, Relaxed);
+            if transfer.whole != 0 {
+                posted += 1;
+                channel.posted.store(posted, Release);
+                moved = true;
+                transfer.last = Some(posted);
+                break;
+            }
             let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
-            // SAFETY: done + len <= bytes; the slot has room for a piece, and the receiver has
-            // consumed what was in it.
-            unsafe {
-                copy(
-                    piece.payload,
-                    transfer.buffer.wrapping_add(transfer.done),
-                    len,
-                    false,
-                )
+            // SAFETY: handed down from the caller; done + len <= bytes.
+            let from = match unsafe { self.outgoing(transfer) } {
+                Ok(from) => from,
+                Err(error) => return Outcome::Failed(error),
             };
+            // SAFETY: at least `len` bytes are at `from`; the slot has room for a piece, and the receiver has
+            // consumed what was in it.
+            unsafe { copy(piece.payload, from, len, false) };
             transfer.done += len;
             posted += 1;
             channel.posted.store(posted, Release);
@@ -300,10 +285,83 @@ impl ShmEngine {
         }
         match transfer.last {
             Some(last) if consumed >= last => Outcome::Complete,
-            Some(_) if lone && !moved && self.has_unreceived() => Outcome::Complete,
+            // It lies in the channel, not in the caller's buffer.
+            Some(_) if lone && !moved && transfer.whole == 0 && self.has_unreceived() => {
+                Outcome::Complete
+            }
             _ if moved => Outcome::Progress,
             _ => Outcome::Idle,
         }
+    }
+
+    /// Where the next piece of a message is, in host memory.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::push`].
+    unsafe fn outgoing(&self, transfer: &mut Transfer) -> Result<*const u8> {
+        let at = transfer.buffer.wrapping_add(transfer.done);
+        let Some(window) = &mut transfer.window else {
+            return Ok(at);
+        };
+        if transfer.done >= window.start + window.len {
+            let bytes = window.memory.len().min(transfer.bytes - transfer.done);
+            let to = window.memory.as_mut_ptr().cast();
+            // SAFETY: the caller's promise for a part of the buffer; the window has room for it.
+            unsafe { self.bring(true, to, at, bytes)? };
+            (window.start, window.len) = (transfer.done, bytes);
+        }
+        let offset = transfer.done - window.start;
+        Ok(window.memory[offset.min(window.memory.len())..]
+            .as_ptr()
+            .cast())
+    }
+
+    /// Takes what has arrived to the device, once the window is full or the message has ended.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::pull`].
+    unsafe fn incoming(&self, transfer: &mut Transfer) -> Result<()> {
+        let Some(window) = &mut transfer.window else {
+            return Ok(());
+        };
+        let here = transfer.done - window.start;
+        if here == window.memory.len() || transfer.done == transfer.bytes {
+            let to = transfer.buffer.wrapping_add(window.start);
+            // SAFETY: the caller's promise for a part of the buffer; so many bytes of the window were written.
+            unsafe { self.deliver(true, to, window.memory.as_ptr().cast(), here)? };
+            window.start = transfer.done;
+        }
+        Ok(())
+    }
+
+    /// Reads a message where its sender has it. `false`: it can't be reached, and comes in pieces.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::read_whole`], for a message of the transfer's bytes.
+    unsafe fn take_whole(&self, transfer: &mut Transfer, whole: u64) -> Result<bool> {
+        let (peer, bytes) = (transfer.peer, transfer.bytes);
+        while transfer.done < bytes {
+            let done = transfer.done;
+            let (to, len) = match &mut transfer.window {
+                None => (transfer.buffer, bytes),
+                Some(window) => {
+                    let len = window.memory.len().min(bytes - done);
+                    (window.memory.as_mut_ptr().cast(), len)
+                }
+            };
+            // SAFETY: a part of what the sender has announced, and room for it.
+            if !unsafe { self.read_whole(peer, whole + done as u64, to, len)? } {
+                transfer.done = 0;
+                if let Some(window) = &mut transfer.window {
+                    window.start = 0;
+                }
+                return Ok(false);
+            }
+            transfer.done += len;
+            // SAFETY: handed down from the caller.
+            unsafe { self.incoming(transfer)? };
+        }
+        Ok(true)
     }
 
     /// Whether a peer has posted a message that this rank has not taken.
@@ -349,18 +407,46 @@ impl ShmEngine {
                     channel.rejected_dtype.store(transfer.dtype as u64, Relaxed);
                     channel.rejected.store(message, Release);
                     channel.consumed.store(consumed + 1, Release);
-                    return Outcome::Failed(mismatch(
+                    return Outcome::Failed(message_mismatch(
                         (transfer.peer, sent, dtype_name(sent_dtype)),
                         (self.rank, transfer.count as u64, transfer.dtype.name()),
                     ));
                 }
             }
+            let whole = piece.whole.load(Relaxed);
+            if whole != 0 {
+                // SAFETY: the sender has announced a message of as many bytes, and leaves it until the
+                // piece is consumed.
+                match unsafe { self.take_whole(transfer, whole) } {
+                    Ok(true) => {}
+                    // The same message comes in pieces.
+                    Ok(false) => channel.declined.store(message, Release),
+                    // The engine has failed, as the next wait says.
+                    Err(_) => return Outcome::Idle,
+                }
+                consumed += 1;
+                channel.consumed.store(consumed, Release);
+                if transfer.done == transfer.bytes {
+                    return Outcome::Complete;
+                }
+                continue;
+            }
             let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
-            let to = transfer.buffer.wrapping_add(transfer.done);
-            // SAFETY: done + len <= bytes; the sender has posted a piece of that many bytes, as it
-            // cuts a message of the same length in the same way, and leaves it until it is consumed.
+            let to = match &mut transfer.window {
+                None => transfer.buffer.wrapping_add(transfer.done),
+                Some(window) => window.memory[transfer.done - window.start..]
+                    .as_mut_ptr()
+                    .cast(),
+            };
+            // SAFETY: done + len <= bytes, or within the window, of whole pieces; the sender has posted a piece
+            // of that many bytes, as it cuts a message of the same length in the same way, and leaves it until
+            // it is consumed.
             unsafe { copy(to, piece.payload, len, false) };
             transfer.done += len;
+            // SAFETY: handed down from the caller.
+            if let Err(error) = unsafe { self.incoming(transfer) } {
+                return Outcome::Failed(error);
+            }
             consumed += 1;
             channel.consumed.store(consumed, Release);
             if transfer.done == transfer.bytes {

@@ -1,445 +1,222 @@
 //! The engine with threads and with processes as ranks.
 
+use super::direct::{Trial, Ways};
+use super::layout::Fact;
 use super::*;
+use crate::config::SingleCopy;
 use crate::error::Code;
-use crate::host::kernels::tests::{Random, reductions, reference, same, scales_of};
-use crate::host::op::VectorCounts;
+use crate::host::tests;
+use crate::host::tests::{
+    Buffer, COUNTS, IN_HEAP, Until, any_buffers, disagreeing_messages, engine_tests, group,
+    groups_of_messages, lone_messages, matrix_of, op, pattern, run, run_with, stress, transfer,
+};
+use crate::ops::lock;
 use crate::sys::unix;
-use crate::types::{DataType, RedOp, Reduction};
+use crate::types::{DataType, OpKind};
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
-const SUM: Reduction = Reduction::Builtin(RedOp::Sum);
+pub(crate) mod staged;
 
-/// Gives up after some time, naming who is missing.
-struct Until(Instant);
-
-impl Until {
-    fn after(time: Duration) -> Until {
-        Until(Instant::now() + time)
-    }
-
-    fn long() -> Until {
-        Until::after(Duration::from_secs(50))
-    }
+/// How the ranks of a test get at each other's buffers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Through {
+    /// As threads of one process do, from the sizes on that are meant.
+    Default,
+    /// As threads of one process do, whatever the size.
+    Pointers,
+    /// Not at all: everything passes through the segment.
+    Segment,
+    /// By copies that the kernel makes, as ranks of other processes.
+    Kernel,
+    /// By the heap, as ranks of other processes.
+    Heap,
+    /// Ranks of other processes, every other one with buffers in the heap.
+    Mixed,
 }
 
-impl WaitPolicy for Until {
-    fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
-        if Instant::now() < self.0 {
-            return Ok(());
+impl Through {
+    fn tuning(self, rank: u32) -> Tuning {
+        let tuning = Tuning::of_process().unwrap();
+        let single_copy = match self {
+            Through::Default => return tuning,
+            Through::Pointers | Through::Segment | Through::Heap => SingleCopy::Off,
+            Through::Kernel | Through::Mixed => SingleCopy::On,
+        };
+        Tuning {
+            one_exchange: 0,
+            single_copy_from: 0,
+            whole_message_from: 0,
+            single_copy,
+            process: match self {
+                Through::Pointers => tuning.process,
+                _ => tuning.process.wrapping_add(u64::from(rank) << 8),
+            },
         }
-        Err(Error::new(
-            Code::Timeout,
-            format!("waiting for ranks {:?}", waiting_for()),
-        ))
+    }
+
+    /// Which ranks have their buffers in the heap.
+    fn in_heap(self) -> fn(usize) -> bool {
+        match self {
+            Through::Heap => |_| true,
+            Through::Mixed => |rank| rank.is_multiple_of(2),
+            _ => |_| false,
+        }
     }
 }
 
 /// Engines of all ranks in this process.
-struct World(Vec<ShmEngine>);
+struct World(Vec<Arc<ShmEngine>>, Through);
 
 impl World {
     fn new(ranks: u32) -> World {
+        World::through(Through::Default, ranks)
+    }
+
+    fn through(through: Through, ranks: u32) -> World {
+        World::tuned(through, ranks, |rank| through.tuning(rank))
+    }
+
+    fn tuned(through: Through, ranks: u32, tuning: impl Fn(u32) -> Tuning) -> World {
         let bytes = ShmEngine::segment_bytes(ranks).unwrap();
         let (segment, _fd) = Segment::create(bytes).unwrap();
         let segment = Arc::new(segment);
-        World(
-            (0..ranks)
-                .map(|rank| ShmEngine::attach(Arc::clone(&segment), rank, ranks).unwrap())
-                .collect(),
-        )
+        let attach = |rank| {
+            let segment = Arc::clone(&segment);
+            Arc::new(ShmEngine::attach_tuned(segment, rank, ranks, tuning(rank)).unwrap())
+        };
+        World((0..ranks).map(attach).collect(), through)
+    }
+
+    /// How many operations of each rank went which way.
+    fn ways(&self) -> Vec<Ways> {
+        self.0.iter().map(|engine| ways(engine)).collect()
+    }
+
+    /// The same for tests of any engine.
+    fn any(&self) -> tests::World {
+        let engines = self.0.iter().map(|engine| Arc::clone(engine) as _);
+        tests::World(engines.collect(), self.1.in_heap())
     }
 
     /// Runs something on every rank, each on a thread of its own.
     fn each<T: Send>(&self, body: impl Fn(&ShmEngine) -> T + Sync) -> Vec<T> {
-        std::thread::scope(|scope| {
-            let body = &body;
-            let threads: Vec<_> = self
-                .0
-                .iter()
-                .map(|engine| scope.spawn(move || body(engine)))
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect()
-        })
+        self.any()
+            .each(|engine| body(engine.shared_memory().unwrap()))
     }
 }
 
-/// A buffer at an odd address, with guards on both sides.
-struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
-    len: usize,
+fn world(ranks: u32) -> tests::World {
+    World::new(ranks).any()
 }
 
-const GUARD: u8 = 0xa5;
-
-impl Buffer {
-    fn new(len: usize) -> Buffer {
-        let bytes = vec![GUARD; len + 192];
-        // Odd for every element type, and another remainder for every length.
-        let start = bytes.as_ptr().align_offset(64) + 2 * (len % 13) + 1;
-        Buffer { bytes, start, len }
-    }
-
-    fn of(content: &[u8]) -> Buffer {
-        let mut buffer = Buffer::new(content.len());
-        buffer.write(0, content);
-        buffer
-    }
-
-    fn write(&mut self, at: usize, content: &[u8]) {
-        self.bytes[self.start + at..][..content.len()].copy_from_slice(content);
-    }
-
-    fn ptr(&mut self) -> *mut u8 {
-        self.bytes[self.start..].as_mut_ptr()
-    }
-
-    fn get(&self) -> &[u8] {
-        let guards = self.bytes[..self.start]
-            .iter()
-            .chain(&self.bytes[self.start + self.len..]);
-        assert!(
-            guards.copied().all(|b| b == GUARD),
-            "written outside the buffer"
-        );
-        &self.bytes[self.start..][..self.len]
-    }
+engine_tests! {
+    world;
+    matrix_of_1_and_2_ranks
+    matrix_of_3_and_4_ranks
+    matrix_of_5_to_8_ranks
+    disagreements_are_errors_on_every_rank_and_leave_the_engine_usable
+    wrong_arguments_are_found_before_anything_is_published
+    large_messages_that_block_each_other_end_at_the_deadline
+    a_group_may_mix_collectives_and_messages_in_any_order
+    random_operations_with_threads
 }
 
-fn op(kind: OpKind, count: usize, dtype: DataType) -> HostOp {
-    HostOp {
-        kind,
-        send: std::ptr::null(),
-        recv: std::ptr::null_mut(),
-        count,
-        dtype,
-        reduction: SUM,
-        root: 0,
-        vector: None,
-    }
+fn ways(engine: &ShmEngine) -> Ways {
+    lock(&engine.direct).ways
 }
 
-fn run_with(engine: &ShmEngine, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
-    // SAFETY: the tests pass live buffers of the right sizes, and one thread runs an engine.
-    unsafe { engine.run(op, wait) }
-}
-
-fn run(engine: &ShmEngine, op: &HostOp) -> Result<()> {
-    run_with(engine, op, &Until::long())
-}
-
-fn group(engine: &ShmEngine, ops: &[HostOp]) -> Result<()> {
-    // SAFETY: as in `run_with`.
-    unsafe { engine.run_group(ops, &Until::long()) }
-}
-
-/// Inputs of all ranks and what comes of them, shared by the ranks of a case.
-struct Case<'a> {
-    dtype: DataType,
-    count: usize,
-    root: usize,
-    /// A block of `ranks * count` elements of every rank.
-    inputs: &'a [Vec<u8>],
-}
-
-impl Case<'_> {
-    fn bytes(&self) -> usize {
-        self.count * self.dtype.size()
-    }
-
-    fn op(&self, kind: OpKind) -> HostOp {
-        let mut op = op(kind, self.count, self.dtype);
-        op.root = self.root as u32;
-        op
-    }
-
-    fn name(&self, engine: &ShmEngine, what: &str, in_place: bool) -> String {
-        format!(
-            "{what} rank {} of {}, {} x {}, root {}, in place {in_place}",
-            engine.rank,
-            engine.ranks,
-            self.count,
-            self.dtype.name(),
-            self.root
-        )
-    }
-
-    /// AllReduce, Reduce and ReduceScatter; `expected` is the reduction of the whole inputs.
-    fn reduce(&self, engine: &ShmEngine, reductions: &[Reduction], expected: &[u8]) {
-        let reduction = reductions[engine.rank];
-        let (rank, bytes) = (engine.rank, self.bytes());
-        let input = &self.inputs[rank];
-        for in_place in [false, true] {
-            let mut send = Buffer::of(&input[..bytes]);
-            let mut recv = Buffer::new(bytes);
-            let mut all = self.op(OpKind::AllReduce);
-            all.reduction = reduction;
-            (all.send, all.recv) = (send.ptr(), if in_place { send.ptr() } else { recv.ptr() });
-            let name = self.name(engine, &format!("AllReduce {reduction:?}"), in_place);
-            run(engine, &all).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let got = if in_place { &send } else { &recv };
-            assert!(same(self.dtype, got.get(), &expected[..bytes]), "{name}");
-            if !in_place {
-                assert_eq!(send.get(), &input[..bytes], "{name}: input changed");
-            }
-
-            let mut send = Buffer::of(&input[..bytes]);
-            let mut recv = Buffer::new(bytes);
-            let mut to_root = self.op(OpKind::Reduce);
-            to_root.reduction = reduction;
-            to_root.send = send.ptr();
-            if rank == self.root {
-                to_root.recv = if in_place { send.ptr() } else { recv.ptr() };
-            }
-            let name = self.name(engine, &format!("Reduce {reduction:?}"), in_place);
-            run(engine, &to_root).unwrap_or_else(|error| panic!("{name}: {error}"));
-            if rank == self.root {
-                let got = if in_place { &send } else { &recv };
-                assert!(same(self.dtype, got.get(), &expected[..bytes]), "{name}");
-            }
-
-            let mut send = Buffer::of(input);
-            let mut recv = Buffer::new(bytes);
-            let mut scatter = self.op(OpKind::ReduceScatter);
-            scatter.reduction = reduction;
-            scatter.send = send.ptr();
-            scatter.recv = if in_place {
-                send.ptr().wrapping_add(rank * bytes)
-            } else {
-                recv.ptr()
-            };
-            let name = self.name(engine, &format!("ReduceScatter {reduction:?}"), in_place);
-            run(engine, &scatter).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let got = if in_place {
-                &send.get()[rank * bytes..][..bytes]
-            } else {
-                recv.get()
-            };
-            assert!(
-                same(self.dtype, got, &expected[rank * bytes..][..bytes]),
-                "{name}"
-            );
+/// The matrix with ranks that get at each other's buffers in some way, and the proof that they did.
+fn matrix_through(through: Through, ranks: u32) {
+    let world = World::through(through, ranks);
+    let counts = [1, 7, 1000, 30_011];
+    matrix_of(&world.any(), &counts);
+    let all = world.ways();
+    assert!(all.iter().all(|ways| *ways == all[0]), "{all:?}");
+    let Ways {
+        pieces,
+        loads,
+        pushes,
+        copies,
+        ..
+    } = all[0];
+    // One AlltoAll of each case is in place, and an AlltoAllv in place sends from a copy, which is not in
+    // the heap.
+    let cases = (counts.len() * DataType::ALL.len()) as u32;
+    match through {
+        Through::Default => {}
+        Through::Segment => assert!(loads + pushes + copies == 0 && pieces > 0, "{all:?}"),
+        Through::Pointers => {
+            assert!(pieces == cases && copies == 0, "{all:?}");
+            assert!(loads > 0 && pushes > 0, "{all:?}");
+        }
+        Through::Kernel => {
+            assert!(pieces == cases && loads + pushes == 0, "{all:?}");
+            assert!(copies > 0, "{all:?}");
+        }
+        Through::Heap => {
+            assert!(pieces <= 2 * cases && copies == 0, "{all:?}");
+            assert!(loads > 0 && pushes > 0, "{all:?}");
+        }
+        Through::Mixed => {
+            assert!(pieces == cases && copies > 0 && loads > 0, "{all:?}");
         }
     }
-
-    /// Everything that only moves data.
-    fn movement(&self, engine: &ShmEngine) {
-        let (rank, ranks, bytes) = (engine.rank, engine.ranks, self.bytes());
-        let own = &self.inputs[rank][..bytes];
-        let gathered: Vec<u8> = self
-            .inputs
-            .iter()
-            .flat_map(|input| &input[..bytes])
-            .copied()
-            .collect();
-        let at_root = rank == self.root;
-        run(engine, &op(OpKind::Barrier, 0, DataType::Int8)).unwrap();
-        for in_place in [false, true] {
-            let check = |what: &str, op: &HostOp| {
-                let name = self.name(engine, what, in_place);
-                run(engine, op).unwrap_or_else(|error| panic!("{name}: {error}"));
-                name
-            };
-            let mut send = Buffer::of(own);
-            let mut recv = Buffer::new(ranks * bytes);
-            let mut gather = self.op(OpKind::AllGather);
-            gather.recv = recv.ptr();
-            gather.send = send.ptr();
-            if in_place {
-                recv.write(rank * bytes, own);
-                gather.send = gather.recv.wrapping_add(rank * bytes);
-            }
-            let name = check("AllGather", &gather);
-            assert!(recv.get() == gathered, "{name}");
-
-            let mut send = Buffer::of(own);
-            let mut recv = Buffer::new(ranks * bytes);
-            let mut gather = self.op(OpKind::Gather);
-            gather.send = send.ptr();
-            if at_root {
-                gather.recv = recv.ptr();
-                if in_place {
-                    recv.write(rank * bytes, own);
-                    gather.send = gather.recv.wrapping_add(rank * bytes);
-                }
-            }
-            let name = check("Gather", &gather);
-            assert!(!at_root || recv.get() == gathered, "{name}");
-
-            let mut send = Buffer::of(&self.inputs[self.root]);
-            let mut recv = Buffer::new(bytes);
-            let mut scatter = self.op(OpKind::Scatter);
-            scatter.recv = recv.ptr();
-            if at_root {
-                scatter.send = send.ptr();
-                if in_place {
-                    scatter.recv = send.ptr().wrapping_add(rank * bytes);
-                }
-            }
-            let name = check("Scatter", &scatter);
-            if !(at_root && in_place) {
-                assert!(
-                    recv.get() == &self.inputs[self.root][rank * bytes..][..bytes],
-                    "{name}"
-                );
-            }
-            assert!(
-                send.get() == self.inputs[self.root],
-                "{name}: input changed"
-            );
-
-            let mut send = Buffer::of(own);
-            let mut recv = Buffer::new(bytes);
-            let mut broadcast = self.op(OpKind::Broadcast);
-            broadcast.recv = if in_place { send.ptr() } else { recv.ptr() };
-            if at_root {
-                broadcast.send = send.ptr();
-            }
-            let name = check("Broadcast", &broadcast);
-            let got = if in_place { &send } else { &recv };
-            assert!(got.get() == &self.inputs[self.root][..bytes], "{name}");
-
-            let mut send = Buffer::of(&self.inputs[rank]);
-            let mut recv = Buffer::new(ranks * bytes);
-            let mut exchange = self.op(OpKind::AllToAll);
-            exchange.send = send.ptr();
-            exchange.recv = if in_place { send.ptr() } else { recv.ptr() };
-            let name = check("AlltoAll", &exchange);
-            let expected: Vec<u8> = self
-                .inputs
-                .iter()
-                .flat_map(|input| &input[rank * bytes..][..bytes])
-                .copied()
-                .collect();
-            let got = if in_place { &send } else { &recv };
-            assert!(got.get() == expected, "{name}");
-
-            self.vector(engine, in_place);
-        }
-    }
-
-    /// AlltoAllv with counts that differ by pair, blocks in reverse order and gaps between them.
-    fn vector(&self, engine: &ShmEngine, in_place: bool) {
-        let (rank, ranks, size) = (engine.rank, engine.ranks, self.dtype.size());
-        let count = |from: usize, to: usize| self.count * ((from * 3 + to * 5) % 4) / 3;
-        let counts = |of: &dyn Fn(usize) -> usize| (0..ranks).map(of).collect::<Vec<_>>();
-        let mut vector = VectorCounts {
-            send_counts: counts(&|peer| count(rank, peer)),
-            recv_counts: counts(&|peer| count(peer, rank)),
-            ..VectorCounts::default()
-        };
-        let reverse = |counts: &[usize]| {
-            let mut displs = vec![0; ranks];
-            let mut at = 1;
-            for peer in (0..ranks).rev() {
-                displs[peer] = at;
-                at += counts[peer] + 1;
-            }
-            (displs, at)
-        };
-        let (send_displs, send_len) = reverse(&vector.send_counts);
-        let (recv_displs, recv_len) = reverse(&vector.recv_counts);
-        (vector.send_displs, vector.recv_displs) = (send_displs, recv_displs);
-        let mut send = Buffer::new(send_len.max(recv_len) * size);
-        let mut recv = Buffer::new(recv_len * size);
-        for peer in 0..ranks {
-            let bytes = vector.send_counts[peer] * size;
-            let content = &self.inputs[rank][peer * self.bytes()..][..bytes];
-            send.write(vector.send_displs[peer] * size, content);
-        }
-        let mut exchange = self.op(OpKind::AllToAllv);
-        exchange.root = 0;
-        exchange.send = send.ptr();
-        exchange.recv = if in_place { send.ptr() } else { recv.ptr() };
-        exchange.vector = Some(Box::new(vector.clone()));
-        let name = self.name(engine, "AlltoAllv", in_place);
-        run(engine, &exchange).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let got = if in_place { send.get() } else { recv.get() };
-        for from in 0..ranks {
-            let bytes = count(from, rank) * size;
-            let expected = &self.inputs[from][rank * self.bytes()..][..bytes];
-            let got = &got[vector.recv_displs[from] * size..][..bytes];
-            assert!(got == expected, "{name}: from {from}");
-        }
-    }
-}
-
-/// The whole matrix at one number of ranks.
-fn matrix(ranks: u32, counts: &[usize]) {
-    let world = World::new(ranks);
-    let n = ranks as usize;
-    let mut random = Random::new(u64::from(ranks));
-    for &count in counts {
-        for dtype in DataType::ALL {
-            let inputs: Vec<Vec<u8>> = (0..n).map(|_| random.elements(dtype, count * n)).collect();
-            let case = Case {
-                dtype,
-                count,
-                root: random.below(n),
-                inputs: &inputs,
-            };
-            world.each(|engine| case.movement(engine));
-            if dtype.is_float8() {
-                continue;
-            }
-            let scales = scales_of(dtype, n);
-            for index in 0..reductions(dtype, 0).len() {
-                // Large ones take the time: beyond 4 ranks each number of ranks does a third of them.
-                if count > 10_000 && n > 4 && index % 3 != n % 3 {
-                    continue;
-                }
-                let of_ranks: Vec<Reduction> =
-                    (0..n).map(|rank| reductions(dtype, rank)[index]).collect();
-                let expected = reference(dtype, of_ranks[0], &inputs, &scales);
-                world.each(|engine| case.reduce(engine, &of_ranks, &expected));
-            }
-        }
-    }
-}
-
-const COUNTS: [usize; 6] = [0, 1, 7, 13, 1000, 70_001];
-
-#[test]
-fn matrix_of_1_and_2_ranks() {
-    matrix(1, &COUNTS);
-    matrix(2, &COUNTS);
 }
 
 #[test]
-fn matrix_of_3_and_4_ranks() {
-    matrix(3, &COUNTS);
-    matrix(4, &COUNTS);
+fn matrix_with_pointers() {
+    for ranks in [2, 3, 8] {
+        matrix_through(Through::Pointers, ranks);
+    }
 }
 
 #[test]
-fn matrix_of_5_to_8_ranks() {
-    for ranks in 5..=8 {
-        matrix(ranks, &COUNTS);
+fn matrix_through_the_segment() {
+    for ranks in [2, 4] {
+        matrix_through(Through::Segment, ranks);
+    }
+}
+
+#[test]
+fn matrix_with_copies_of_the_kernel() {
+    for ranks in [2, 3, 5] {
+        matrix_through(Through::Kernel, ranks);
+    }
+}
+
+#[test]
+fn matrix_in_the_heap() {
+    for ranks in [2, 3, 5] {
+        matrix_through(Through::Heap, ranks);
+    }
+}
+
+#[test]
+fn matrix_of_heap_and_other_memory() {
+    for ranks in [2, 4] {
+        matrix_through(Through::Mixed, ranks);
     }
 }
 
 #[test]
 fn matrix_of_16_and_64_ranks() {
-    matrix(16, &[1, 3001]);
-    matrix(64, &[0, 5]);
+    matrix_of(&world(16), &[1, 3001]);
+    matrix_of(&world(64), &[0, 5]);
 }
 
 #[test]
 fn the_largest_number_of_ranks_works_and_more_is_an_error() {
-    let world = World::new(MAX_LOCAL_RANKS as u32);
+    let world = World::new(MAX_ENGINE_RANKS as u32);
     world.each(|engine| {
         let (send, mut recv) = ([engine.rank as i32; 600], [0i32; 600]);
         for count in [1, 600] {
             let mut sum = op(OpKind::AllReduce, count, DataType::Int32);
             (sum.send, sum.recv) = (send.as_ptr().cast(), recv.as_mut_ptr().cast());
             run(engine, &sum).unwrap();
-            let sum = (MAX_LOCAL_RANKS * (MAX_LOCAL_RANKS - 1) / 2) as i32;
+            let sum = (MAX_ENGINE_RANKS * (MAX_ENGINE_RANKS - 1) / 2) as i32;
             assert!(recv[..count].iter().all(|&x| x == sum));
         }
         let mut message = op(OpKind::Send, 1, DataType::Int32);
@@ -448,7 +225,7 @@ fn the_largest_number_of_ranks_works_and_more_is_an_error() {
         assert_eq!(error.code(), Code::NotSupported);
         assert!(error.text().contains("up to 128 ranks"), "{error}");
     });
-    let error = ShmEngine::segment_bytes(MAX_LOCAL_RANKS as u32 + 1).unwrap_err();
+    let error = ShmEngine::segment_bytes(MAX_ENGINE_RANKS as u32 + 1).unwrap_err();
     assert_eq!(error.code(), Code::NotSupported);
     assert_eq!(
         ShmEngine::segment_bytes(0).unwrap_err().code(),
@@ -456,429 +233,244 @@ fn the_largest_number_of_ranks_works_and_more_is_an_error() {
     );
 }
 
-/// A buffer that serves any call of the tests of errors.
-fn any_buffers(op: &mut HostOp, send: &mut Buffer, recv: &mut Buffer) {
-    (op.send, op.recv) = (send.ptr(), recv.ptr());
-}
+const EVERY_WAY: [Through; 5] = [
+    Through::Default,
+    Through::Segment,
+    Through::Kernel,
+    Through::Heap,
+    Through::Mixed,
+];
 
-#[test]
-fn disagreements_are_errors_on_every_rank_and_leave_the_engine_usable() {
-    let all = |count, dtype, reduction| {
-        let mut op = op(OpKind::AllReduce, count, dtype);
-        op.reduction = reduction;
-        op
-    };
-    let rooted = |kind, root| {
-        let mut op = op(kind, 50, DataType::Float32);
-        op.root = root;
-        op
-    };
-    let float = DataType::Float32;
-    let max = Reduction::Builtin(RedOp::Max);
-    let cases = [
-        (
-            all(100, float, SUM),
-            all(200, float, SUM),
-            "count 200, float32, sum",
-            "count",
-        ),
-        (
-            all(1, float, SUM),
-            all(2, float, SUM),
-            "count 2, float32, sum",
-            "count",
-        ),
-        (all(0, float, SUM), all(7, float, SUM), "count 7", "count"),
-        (
-            all(5, float, SUM),
-            all(70_001, float, SUM),
-            "count 70001",
-            "count",
-        ),
-        (
-            all(100, float, SUM),
-            all(200, DataType::Bfloat16, SUM),
-            "count 200, bfloat16",
-            "count and data type",
-        ),
-        (
-            all(100, float, SUM),
-            all(100, float, max),
-            "count 100, float32, max",
-            "operator",
-        ),
-        (
-            all(100, float, SUM),
-            rooted(OpKind::Broadcast, 0),
-            "Broadcast(count 50, float32, root 0)",
-            "operation and count",
-        ),
-        (
-            rooted(OpKind::Broadcast, 0),
-            rooted(OpKind::Broadcast, 1),
-            "float32, root 1)",
-            "root",
-        ),
-        (
-            all(9, float, SUM),
-            op(OpKind::Barrier, 0, float),
-            "called Barrier",
-            "operation",
-        ),
-        (
-            op(OpKind::AllGather, 9, float),
-            op(OpKind::AllToAll, 9, float),
-            "AlltoAll(count 9",
-            "operation",
-        ),
-        (
-            all(9, float, SUM),
-            all(9, float, Reduction::PreMulSum(1f64.to_ne_bytes())),
-            "count 9, float32, premulsum",
-            "operator",
-        ),
-    ];
-    for ranks in [2, 3] {
-        let world = World::new(ranks);
-        for (common, odd, text, fields) in &cases {
-            for odd_rank in 0..ranks as usize {
-                let texts = world.each(|engine| {
-                    let mut send = Buffer::new(1 << 20);
-                    let mut recv = Buffer::new(1 << 20);
-                    let mut op = if engine.rank == odd_rank {
-                        odd.clone()
-                    } else {
-                        common.clone()
-                    };
-                    any_buffers(&mut op, &mut send, &mut recv);
-                    let error = run(engine, &op).unwrap_err();
-                    assert_eq!(error.code(), Code::InvalidUsage, "{error}");
-                    assert!(recv.get().iter().all(|&b| b == GUARD), "data was moved");
-                    error.text().to_owned()
-                });
-                assert!(texts[0].contains(text), "{} lacks {text}", texts[0]);
-                // Those that differ from most come last, the fields first.
-                let others: Vec<String> = (0..ranks as usize)
-                    .filter(|rank| ranks > 2 && *rank != odd_rank || ranks == 2 && *rank == 0)
-                    .map(|rank| rank.to_string())
-                    .collect();
-                let odd = if ranks == 2 { 1 } else { odd_rank };
-                for part in [
-                    &format!("communicator, in {fields}: rank "),
-                    &format!("rank {} called ", others.join(", ")),
-                    &format!(" but rank {odd} called "),
-                ] {
-                    assert!(
-                        texts[0].contains(part.as_str()),
-                        "{} lacks {part}",
-                        texts[0]
-                    );
-                }
-                assert!(texts.iter().all(|other| *other == texts[0]));
-                let inputs = vec![vec![1; 8 * ranks as usize]; ranks as usize];
-                let case = Case {
-                    dtype: DataType::Int64,
-                    count: 1,
-                    root: 0,
-                    inputs: &inputs,
-                };
-                world.each(|engine| case.movement(engine));
-            }
-        }
-        // Pairwise counts of an AlltoAllv.
-        let errors = world.each(|engine| {
-            let ranks = engine.ranks;
-            let mut counts = vec![2; ranks];
-            let mut expects = vec![2; ranks];
-            if engine.rank == 1 {
-                expects[0] = 3;
-            }
-            counts[engine.rank] = 0;
-            expects[engine.rank] = 0;
-            let displs = vec![0, 10, 20][..ranks].to_vec();
-            let mut op = op(OpKind::AllToAllv, 0, DataType::Int32);
-            let (mut send, mut recv) = (Buffer::new(200), Buffer::new(200));
-            any_buffers(&mut op, &mut send, &mut recv);
-            op.vector = Some(Box::new(VectorCounts {
-                send_counts: counts,
-                send_displs: displs.clone(),
-                recv_counts: expects,
-                recv_displs: displs,
-            }));
-            run(engine, &op).unwrap_err()
-        });
-        for error in errors {
-            assert_eq!(error.code(), Code::InvalidUsage);
-            let text = "rank 0 sends count 2 to rank 1, but rank 1 expects count 3 from rank 0";
-            assert!(error.text().contains(text), "{error}");
-        }
-        world.each(|engine| run(engine, &op(OpKind::Barrier, 0, DataType::Int8)).unwrap());
+/// That long messages were read whole, unless everything passes through the segment.
+fn assert_whole_messages(world: &World) {
+    for ways in world.ways() {
+        let whole = world.1 != Through::Segment;
+        assert_eq!(ways.messages > 0, whole, "{:?}: {ways:?}", world.1);
+        assert_eq!(ways.declined, 0, "{:?}: {ways:?}", world.1);
     }
-}
-
-#[test]
-fn wrong_arguments_are_found_before_anything_is_published() {
-    let world = World::new(2);
-    let engine = &world.0[0];
-    let refused = |op: &HostOp, code: Code, text: &str| {
-        let error = run(engine, op).unwrap_err();
-        assert_eq!(error.code(), code, "{error}");
-        assert!(error.text().contains(text), "{error}");
-        let error = group(engine, std::slice::from_ref(op)).unwrap_err();
-        assert_eq!(error.code(), code, "{error}");
-    };
-    let mut buffer = [0u8; 64];
-    let address = buffer.as_mut_ptr();
-    let filled = |kind, count| {
-        let mut op = op(kind, count, DataType::Float32);
-        (op.send, op.recv) = (address, address);
-        op
-    };
-    for kind in [
-        OpKind::Broadcast,
-        OpKind::Reduce,
-        OpKind::Gather,
-        OpKind::Scatter,
-        OpKind::Send,
-    ] {
-        let mut bad = filled(kind, 1);
-        bad.root = 2;
-        refused(
-            &bad,
-            Code::InvalidArgument,
-            "2 but communicator has 2 ranks",
-        );
-        bad.root = u32::MAX;
-        refused(&bad, Code::InvalidArgument, "ranks are communicator-local");
-    }
-    refused(
-        &op(OpKind::AllReduce, 1, DataType::Float32),
-        Code::InvalidArgument,
-        "send buffer is NULL",
-    );
-    let mut no_recv = filled(OpKind::AllGather, 1);
-    no_recv.recv = std::ptr::null_mut();
-    refused(&no_recv, Code::InvalidArgument, "receive buffer is NULL");
-    refused(
-        &filled(OpKind::AllReduce, usize::MAX),
-        Code::InvalidArgument,
-        "than memory can hold",
-    );
-    let mut fp8 = filled(OpKind::ReduceScatter, 0);
-    fp8.dtype = DataType::Float8e4m3;
-    refused(
-        &fp8,
-        Code::NotSupported,
-        "moves float8e4m3 but does not reduce it",
-    );
-    refused(
-        &op(OpKind::AllToAllv, 0, DataType::Int8),
-        Code::InvalidArgument,
-        "no counts",
-    );
-    let mut short = op(OpKind::AllToAllv, 0, DataType::Int8);
-    short.vector = Some(Box::default());
-    refused(
-        &short,
-        Code::InvalidArgument,
-        "0 send counts and 0 displacements for 2 ranks",
-    );
-    let mut myself = filled(OpKind::Send, 1);
-    myself.root = 0;
-    refused(&myself, Code::InvalidUsage, "itself");
-    myself.kind = OpKind::Recv;
-    refused(&myself, Code::InvalidUsage, "itself");
-    world.each(|engine| run(engine, &op(OpKind::Barrier, 0, DataType::Int8)).unwrap());
-}
-
-fn transfer(kind: OpKind, peer: usize, buffer: &mut Buffer) -> HostOp {
-    let mut op = op(kind, buffer.len, DataType::Uint8);
-    op.root = peer as u32;
-    if kind == OpKind::Send {
-        op.send = buffer.ptr();
-    } else {
-        op.recv = buffer.ptr();
-    }
-    op
-}
-
-fn pattern(from: usize, to: usize, message: usize, len: usize) -> Vec<u8> {
-    Random::new((from * 1000 + to * 100 + message) as u64).elements(DataType::Uint8, len)
 }
 
 #[test]
 fn lone_messages_arrive() {
-    let world = World::new(3);
-    for len in [0, 1, 47, 5000, 600_000] {
-        world.each(|engine| {
-            let (next, before) = ((engine.rank + 1) % 3, (engine.rank + 2) % 3);
-            let mut send = Buffer::of(&pattern(engine.rank, next, 0, len));
-            let mut recv = Buffer::new(len);
-            let send_op = transfer(OpKind::Send, next, &mut send);
-            let recv_op = transfer(OpKind::Recv, before, &mut recv);
-            // Small ones may all be sent before any is received.
-            let order = if engine.rank == 0 && len > 5000 {
-                [recv_op, send_op]
-            } else {
-                [send_op, recv_op]
-            };
-            for op in &order {
-                run(engine, op).unwrap();
-            }
-            assert_eq!(
-                recv.get(),
-                pattern(before, engine.rank, 0, len),
-                "{len} bytes"
-            );
-        });
+    for through in EVERY_WAY {
+        let world = World::through(through, 3);
+        lone_messages(&world.any());
+        assert_whole_messages(&world);
     }
 }
 
 #[test]
-fn large_messages_that_block_each_other_end_at_the_deadline() {
-    let world = World::new(2);
-    let errors = world.each(|engine| {
-        let mut send = Buffer::new(4 << 20);
-        let op = transfer(OpKind::Send, 1 - engine.rank, &mut send);
-        run_with(engine, &op, &Until::after(Duration::from_millis(50))).unwrap_err()
-    });
-    assert!(errors.iter().any(|error| error.code() == Code::Timeout));
-}
-
-#[test]
 fn groups_of_messages_are_matched_in_order() {
-    for ranks in [1, 2, 3, 5] {
-        let world = World::new(ranks);
-        world.each(|engine| {
-            let (rank, ranks) = (engine.rank, engine.ranks);
-            let mut random = Random::new(rank as u64 + 77);
-            for round in 0..6 {
-                // Lengths that both sides know; the largest need several pieces.
-                let len = |from: usize, to: usize, message: usize| {
-                    [0, 1, 300, 70_000, 700_000][(from + 2 * to + 3 * message + round) % 5]
-                };
-                let mut buffers = Vec::new();
-                for peer in 0..ranks {
-                    for message in 0..3 {
-                        let content = pattern(rank, peer, message, len(rank, peer, message));
-                        buffers.push((OpKind::Send, peer, message, Buffer::of(&content)));
-                        let room = Buffer::new(len(peer, rank, message));
-                        buffers.push((OpKind::Recv, peer, message, room));
-                    }
-                }
-                // Any order in which those of one peer and direction stay in theirs.
-                let mut ops: Vec<HostOp> = Vec::new();
-                let mut next = vec![[0; 2]; ranks];
-                while ops.len() < buffers.len() {
-                    let (peer, receives) = (random.below(ranks), random.below(2));
-                    let at = &mut next[peer][receives];
-                    if *at < 3 {
-                        let (kind, _, _, buffer) = &mut buffers[peer * 6 + *at * 2 + receives];
-                        ops.push(transfer(*kind, peer, buffer));
-                        *at += 1;
-                    }
-                }
-                group(engine, &ops).unwrap();
-                for (kind, peer, message, buffer) in &buffers {
-                    if *kind == OpKind::Recv {
-                        let expected = pattern(*peer, rank, *message, buffer.len);
-                        assert!(buffer.get() == expected, "message {message} from {peer}");
-                    }
-                }
-            }
-        });
+    for (ranks, through) in [
+        (1, Through::Default),
+        (2, Through::Kernel),
+        (3, Through::Segment),
+        (3, Through::Mixed),
+        (5, Through::Heap),
+        (5, Through::Default),
+    ] {
+        groups_of_messages(&World::through(through, ranks).any());
     }
 }
 
 #[test]
 fn messages_that_disagree_are_errors_on_both_sides_and_are_dropped() {
-    let world = World::new(2);
-    for (sent, expected) in [(100, 200), (200, 100), (700_000, 5), (5, 700_000)] {
-        let texts = world.each(|engine| {
-            let sends = engine.rank == 0;
-            let mut buffer = Buffer::new(if sends { sent } else { expected });
-            let kind = if sends { OpKind::Send } else { OpKind::Recv };
-            let error = run(engine, &transfer(kind, 1 - engine.rank, &mut buffer)).unwrap_err();
-            assert_eq!(error.code(), Code::InvalidUsage);
-            assert!(buffer.get().iter().all(|&b| b == GUARD));
-            error.text().to_owned()
-        });
-        assert_eq!(texts[0], texts[1]);
-        assert!(texts[0].contains(&format!(
-            "rank 0 called Send(count {sent}, uint8) to rank 1"
-        )));
-        assert!(texts[0].contains(&format!(
-            "rank 1 called Recv(count {expected}, uint8) from rank 0"
-        )));
-        // What follows is not disturbed, and in a group the others arrive.
-        let results = world.each(|engine| {
-            let content = pattern(0, 1, 9, 1000);
-            let (mut good, mut bad) = if engine.rank == 0 {
-                (Buffer::of(&content), Buffer::new(3))
-            } else {
-                (Buffer::new(1000), Buffer::new(4))
-            };
-            let kind = if engine.rank == 0 {
-                OpKind::Send
-            } else {
-                OpKind::Recv
-            };
-            let peer = 1 - engine.rank;
-            let ops = [
-                transfer(kind, peer, &mut bad),
-                transfer(kind, peer, &mut good),
-            ];
-            let result = group(engine, &ops);
-            assert_eq!(good.get(), content);
-            result
-        });
-        assert!(
-            results
-                .iter()
-                .all(|r| r.as_ref().unwrap_err().code() == Code::InvalidUsage)
-        );
+    for through in [Through::Default, Through::Segment, Through::Kernel] {
+        disagreeing_messages(&World::through(through, 2).any(), None);
     }
-    // To oneself.
-    let (mut a, mut b) = (Buffer::new(3), Buffer::new(4));
-    let rank = &world.0[0];
-    let pair = [
-        transfer(OpKind::Send, 0, &mut a),
-        transfer(OpKind::Recv, 0, &mut b),
-    ];
-    assert_eq!(group(rank, &pair).unwrap_err().code(), Code::InvalidUsage);
-    let error = group(rank, &pair[..1]).unwrap_err();
-    assert!(
-        error
-            .text()
-            .contains("Send to itself 1 times but Recv from itself 0 times"),
-        "{error}"
-    );
 }
 
 #[test]
-fn a_group_may_mix_collectives_and_messages_in_any_order() {
-    let world = World::new(3);
-    world.each(|engine| {
-        let (next, before) = ((engine.rank + 1) % 3, (engine.rank + 2) % 3);
-        for len in [10, 300_000] {
-            let mut send = Buffer::of(&pattern(engine.rank, next, 0, len));
-            let mut recv = Buffer::new(len);
-            let mut ops = vec![
+fn a_message_that_the_receiver_cannot_read_goes_in_pieces() {
+    let world = World::through(Through::Kernel, 3);
+    // Rank 1 reads something else where rank 0 keeps its number.
+    world.0[0].map.fact(0, Fact::ProbeValue).store(1, Relaxed);
+    for round in 0..3 {
+        world.each(|engine| {
+            let (next, before) = ((engine.rank + 1) % 3, (engine.rank + 2) % 3);
+            let mut send = Buffer::of(&pattern(engine.rank, next, round, 600_000));
+            let mut recv = Buffer::new(600_000);
+            let ops = [
                 transfer(OpKind::Send, next, &mut send),
                 transfer(OpKind::Recv, before, &mut recv),
             ];
-            let (values, mut sums) = ([engine.rank as i64 + 1; 3], [0i64; 3]);
-            for index in 0..3 {
-                let mut sum = op(OpKind::AllReduce, 1, DataType::Int64);
-                sum.send = values[index..].as_ptr().cast();
-                sum.recv = sums[index..].as_mut_ptr().cast();
-                ops.insert((engine.rank + index) % (ops.len() + 1), sum);
-            }
             group(engine, &ops).unwrap();
-            assert_eq!(sums, [6; 3]);
-            assert_eq!(recv.get(), pattern(before, engine.rank, 0, len));
+            assert!(recv.get() == pattern(before, engine.rank, round, 600_000));
+        });
+    }
+    // Asked once, declined once: then rank 0 does not offer any more.
+    let ways = world.ways();
+    let of = |rank: usize| (ways[rank].messages, ways[rank].declined);
+    assert_eq!([of(0), of(1), of(2)], [(3, 0), (0, 1), (3, 0)]);
+}
+
+#[test]
+fn one_rank_that_cannot_read_another_keeps_all_from_it() {
+    for (odd, fact) in [(0, Fact::ProbeValue), (2, Fact::PidNamespace)] {
+        let world = World::through(Through::Kernel, 3);
+        world.0[0].map.fact(odd, fact).store(1, Relaxed);
+        matrix_of(&world.any(), &[1000]);
+        for ways in world.ways() {
+            assert!(ways.pieces > 0 && ways.loads + ways.copies == 0, "{ways:?}");
+        }
+    }
+}
+
+#[test]
+fn a_heap_that_one_rank_cannot_map_is_used_by_none() {
+    for mapped in [true, false] {
+        // Rank 0 has its buffers in the heap, rank 1 has not.
+        let world = World::tuned(Through::Mixed, 2, |rank| Tuning {
+            single_copy: SingleCopy::Off,
+            ..Through::Mixed.tuning(rank)
+        });
+        if !mapped {
+            // To rank 1 the number of rank 0's process means nothing.
+            world.0[0].map.fact(1, Fact::PidNamespace).store(1, Relaxed);
+        }
+        matrix_of(&world.any(), &[1000]);
+        for ways in world.ways() {
+            assert!(ways.pieces > 0 && ways.copies == 0, "{ways:?}");
+            assert_eq!(ways.loads > 0, mapped, "{ways:?}");
+        }
+    }
+}
+
+#[test]
+fn both_ways_are_tried_and_one_is_chosen_for_a_while() {
+    // Costs of the segment and of copies, round by round, and which is chosen for how many operations.
+    let rounds = [
+        ((40u64, 50u64), false, 400u64),
+        ((40, 30), true, 400),
+        ((70, 30), true, 1600),
+        ((30, 70), false, 1600),
+        ((30, 31), false, 400),
+    ];
+    let mut trial = Trial::default();
+    for (number, ((segment, copies), chosen, until)) in rounds.into_iter().enumerate() {
+        let trials = if number == 0 { 8 } else { 4 };
+        for operation in 0..until {
+            let (single_copy, timed) = trial.next();
+            if operation < trials {
+                assert_eq!(single_copy, operation % 2 == 1, "{number}: {operation}");
+                assert_eq!(timed, number > 0 || operation >= 2, "{number}: {operation}");
+                // Only the least of a way counts.
+                let least = if single_copy { copies } else { segment };
+                if timed {
+                    trial.learn(single_copy, least + operation % 4 * 20);
+                    trial.learn(single_copy, least);
+                }
+            } else {
+                assert_eq!(
+                    (single_copy, timed),
+                    (chosen, false),
+                    "{number}: {operation}"
+                );
+            }
+        }
+    }
+
+    // On real operations, of which all ranks choose the same.
+    let world = World::tuned(Through::Kernel, 3, |rank| Tuning {
+        single_copy: SingleCopy::Auto,
+        ..Through::Kernel.tuning(rank)
+    });
+    world.each(|engine| {
+        for round in 0..30 {
+            let mut send = Buffer::of(&[1 + engine.rank as u8; 5000]);
+            let mut recv = Buffer::new(5000);
+            let mut sum = op(OpKind::AllReduce, 5000, DataType::Uint8);
+            (sum.send, sum.recv) = (send.ptr(), recv.ptr());
+            run(engine, &sum).unwrap();
+            assert!(recv.get().iter().all(|&byte| byte == 6), "round {round}");
         }
     });
+    let ways = world.ways();
+    assert!(ways.iter().all(|of| *of == ways[0]), "{ways:?}");
+    assert_eq!(ways[0].pieces + ways[0].copies, 30);
+    assert!(ways[0].pieces >= 4 && ways[0].copies >= 4, "{ways:?}");
+    assert!(ways[0].pieces == 4 || ways[0].copies == 4, "{ways:?}");
+}
+
+#[test]
+fn a_failed_operation_returns_only_when_its_buffers_are_left() {
+    let world = World::through(Through::Pointers, 2);
+    let late = Duration::from_millis(120);
+    let barrier = op(OpKind::Barrier, 0, DataType::Int8);
+    let start = Instant::now();
+    // As if rank 1 were in the middle of a copy.
+    let visiting = world.0[0].map.visiting(1);
+    visiting.store(1, Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(late);
+            visiting.store(0, Release);
+        });
+        let wait = Until::after(Duration::from_millis(5));
+        let error = run_with(&*world.0[0], &barrier, &wait).unwrap_err();
+        assert_eq!(error.code(), Code::Timeout);
+    });
+    assert!(start.elapsed() >= late);
+    // A rank of another process is not waited for without end.
+    let world = World::through(Through::Kernel, 2);
+    world.0[0].map.visiting(1).store(1, Relaxed);
+    let start = Instant::now();
+    let wait = Until::after(Duration::from_millis(5));
+    run_with(&*world.0[0], &barrier, &wait).unwrap_err();
+    let took = start.elapsed();
+    assert!(
+        took >= Duration::from_millis(400) && took < Duration::from_secs(20),
+        "{took:?}"
+    );
+    // One that has died is not waited for at all.
+    let world = World::through(Through::Kernel, 2);
+    world.0[0].map.visiting(1).store(1, Relaxed);
+    world.0[0].map.fact(1, Fact::StartTime).store(1, Relaxed);
+    let start = Instant::now();
+    run_with(&*world.0[0], &barrier, &wait).unwrap_err();
+    assert!(start.elapsed() < Duration::from_millis(400));
+}
+
+#[test]
+fn memory_that_is_gone_is_an_error_that_names_its_rank() {
+    let world = World::through(Through::Kernel, 2);
+    // Both can read each other; then rank 1's buffer is not there.
+    let errors = world.each(|engine| {
+        let mut recv = Buffer::new(5000);
+        for bad in [false, true] {
+            let mut send = Buffer::new(5000);
+            let mut copy = op(OpKind::Broadcast, 5000, DataType::Uint8);
+            copy.root = 1;
+            copy.recv = recv.ptr();
+            copy.send = send.ptr();
+            if bad && engine.rank == 1 {
+                // The root's own copy is in place: it touches nothing.
+                copy.send = std::ptr::without_provenance(4096);
+                copy.recv = copy.send.cast_mut();
+            }
+            match run(engine, &copy) {
+                Ok(()) => assert!(!bad),
+                Err(error) => return error,
+            }
+        }
+        Error::internal("no error")
+    });
+    assert!(
+        errors.iter().all(|e| e.code() == Code::RemoteError),
+        "{errors:?}"
+    );
+    assert!(
+        errors[0].text().contains("a buffer of rank 1"),
+        "{}",
+        errors[0]
+    );
+    assert!(
+        errors[1]
+            .text()
+            .contains("rank 0 failed: a buffer of rank 1"),
+        "{}",
+        errors[1]
+    );
 }
 
 #[test]
@@ -900,7 +492,7 @@ fn an_abort_ends_the_waits_of_every_rank() {
                         OpKind::Recv => transfer(kind, 2, &mut buffer),
                         _ => op(kind, 0, DataType::Int8),
                     };
-                    let error = run(engine, &op).unwrap_err();
+                    let error = run(&**engine, &op).unwrap_err();
                     let own = engine.rank == 0;
                     let code = if own {
                         Code::Aborted
@@ -916,7 +508,7 @@ fn an_abort_ends_the_waits_of_every_rank() {
             }
         });
         assert!(start.elapsed() < Duration::from_secs(10));
-        let late = run(&world.0[2], &op(OpKind::Barrier, 0, DataType::Int8)).unwrap_err();
+        let late = run(&*world.0[2], &op(OpKind::Barrier, 0, DataType::Int8)).unwrap_err();
         assert_eq!(late.code(), Code::RemoteError);
     }
 }
@@ -940,57 +532,22 @@ fn a_failed_wait_is_published_and_final() {
     // A text that does not fit is cut between characters.
     let world = World::new(2);
     world.0[1].poison(&Error::internal("\u{e4}".repeat(3000)));
-    let error = run(&world.0[0], &barrier).unwrap_err();
+    let error = run(&*world.0[0], &barrier).unwrap_err();
     assert!(error.text().starts_with("rank 1 failed: \u{e4}\u{e4}"));
     assert!(error.text().ends_with('\u{e4}'));
 }
 
-/// Random operations that all ranks draw from the same seed.
-fn stress(engine: &ShmEngine, seed: u64, rounds: usize) {
-    let mut random = Random::new(seed);
-    let ranks = engine.ranks;
-    for _ in 0..rounds {
-        let dtype = DataType::ALL[random.below(DataType::ALL.len())];
-        let count = match random.below(8) {
-            0 => 0,
-            1..4 => random.below(20),
-            4..7 => random.below(3000),
-            _ => random.below(40_000),
-        };
-        let root = random.below(ranks);
-        let what = random.below(3);
-        let seed = random.next();
-        let inputs: Vec<Vec<u8>> = (0..ranks)
-            .map(|rank| Random::new(seed ^ rank as u64).elements(dtype, count * ranks))
-            .collect();
-        let case = Case {
-            dtype,
-            count,
-            root,
-            inputs: &inputs,
-        };
-        // Some ranks are late.
-        if random.below(40) == engine.rank {
-            std::thread::sleep(Duration::from_millis(4));
-        }
-        match what {
-            0 if !dtype.is_float8() => {
-                let index = random.below(6);
-                let of_ranks: Vec<Reduction> = (0..ranks)
-                    .map(|rank| reductions(dtype, rank)[index])
-                    .collect();
-                let expected = reference(dtype, of_ranks[0], &inputs, &scales_of(dtype, ranks));
-                case.reduce(engine, &of_ranks, &expected);
-            }
-            _ => case.movement(engine),
-        }
-    }
-}
-
 #[test]
-fn random_operations_with_threads() {
-    for (ranks, rounds) in [(2, 120), (4, 60), (7, 30)] {
-        World::new(ranks).each(|engine| stress(engine, 4242 + u64::from(ranks), rounds));
+#[ignore = "long: minutes of random operations"]
+fn random_operations_of_2_to_8_ranks_in_every_way() {
+    for round in 0..4 {
+        for ranks in 2..=8 {
+            for through in EVERY_WAY.into_iter().chain([Through::Pointers]) {
+                let seed = 7_000_000 + round * 1000 + u64::from(ranks);
+                let world = World::through(through, ranks);
+                world.each(|engine| stress(engine, seed, 200 / ranks as usize));
+            }
+        }
     }
 }
 
@@ -1004,27 +561,58 @@ fn child_rank() {
     };
     let mut fields = arguments.split(' ');
     let name = fields.next().unwrap();
-    let [rank, ranks] = [(); 2].map(|()| fields.next().unwrap().parse().unwrap());
+    let [rank, ranks, through] = [(); 3].map(|()| fields.next().unwrap().parse().unwrap());
+    let through = OF_PROCESSES[through as usize];
     let deadline = Instant::now() + Duration::from_secs(20);
     let socket = unix::connect(name.as_bytes(), deadline).unwrap();
     let fd = unix::recv_fd(socket.as_fd(), deadline).unwrap();
     let bytes = ShmEngine::segment_bytes(ranks).unwrap();
     let segment = Arc::new(Segment::open(fd.as_fd(), bytes).unwrap());
-    let engine = ShmEngine::attach(segment, rank, ranks).unwrap();
-    stress(&engine, 99, 50);
+    process_rank(segment, rank, ranks, through);
+}
+
+/// How ranks that are processes get at each other's buffers.
+const OF_PROCESSES: [Through; 4] = [
+    Through::Segment,
+    Through::Kernel,
+    Through::Heap,
+    Through::Mixed,
+];
+
+fn process_rank(segment: Arc<Segment>, rank: u32, ranks: u32, through: Through) {
+    let mut tuning = through.tuning(rank);
+    tuning.process = Tuning::of_process().unwrap().process;
+    let engine = ShmEngine::attach_tuned(segment, rank, ranks, tuning).unwrap();
+    IN_HEAP.set(through.in_heap()(rank as usize));
+    stress(&engine, 99, 25);
+    IN_HEAP.set(false);
+    let ways = ways(&engine);
+    assert_eq!(
+        ways.copies > 0,
+        matches!(through, Through::Kernel | Through::Mixed),
+        "{ways:?}"
+    );
+    let pushes = matches!(through, Through::Heap | Through::Mixed);
+    assert_eq!(ways.pushes > 0, pushes, "{ways:?}");
 }
 
 #[test]
 fn random_operations_with_processes() {
-    for ranks in [2u32, 4] {
-        let name = format!("flagos-comm shm test {} {ranks}", std::process::id()).replace(' ', "-");
+    for (ranks, through) in [2, 4]
+        .into_iter()
+        .flat_map(|n| (0..OF_PROCESSES.len()).map(move |t| (n, t)))
+    {
+        let name = format!(
+            "flagos-comm-shm-test-{}-{ranks}-{through}",
+            std::process::id()
+        );
         let (segment, fd) = Segment::create(ShmEngine::segment_bytes(ranks).unwrap()).unwrap();
         let listener = unix::listen(name.as_bytes()).unwrap();
         let mut children: Vec<_> = (1..ranks)
             .map(|rank| {
                 Command::new(std::env::current_exe().unwrap())
                     .args(["--exact", "host::shm::tests::child_rank", "--nocapture"])
-                    .env(CHILD, format!("{name} {rank} {ranks}"))
+                    .env(CHILD, format!("{name} {rank} {ranks} {through}"))
                     .stdout(std::process::Stdio::null())
                     .spawn()
                     .unwrap()
@@ -1035,8 +623,7 @@ fn random_operations_with_processes() {
             let socket = unix::accept(&listener, deadline).unwrap();
             unix::send_fd(socket.as_fd(), fd.as_fd(), deadline).unwrap();
         }
-        let engine = ShmEngine::attach(Arc::new(segment), 0, ranks).unwrap();
-        stress(&engine, 99, 50);
+        process_rank(Arc::new(segment), 0, ranks, OF_PROCESSES[through]);
         for child in &mut children {
             assert!(child.wait().unwrap().success());
         }

@@ -6,9 +6,11 @@
 
 use super::ShmEngine;
 use super::layout::{FAILURE_TEXT, Map};
+use super::protocol::{Counter, Group};
 use crate::error::{Code, Error, Result};
 use crate::host::op::WaitPolicy;
 use crate::sys::futex;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -58,25 +60,33 @@ impl<'a> Waiter<'a> {
         self.start = None;
     }
 
-    /// Passes a little time; the caller looks at its condition between two pauses. An error ends
-    /// the wait for good: the engine is failed, and all ranks know.
+    /// Whether to go on waiting. An error ends the wait for good: the engine is failed, and all ranks
+    /// know.
+    pub(super) fn look(&mut self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<Instant> {
+        let engine = self.engine;
+        engine.published_failure()?;
+        let now = Instant::now();
+        let checked = *self.checked.get_or_insert(now);
+        if now - checked >= SLICE {
+            self.checked = Some(now);
+            if let Err(error) = self.policy.check(waiting_for) {
+                engine.publish_failure(&error);
+                return Err(error);
+            }
+        }
+        Ok(now)
+    }
+
+    /// Passes a little time; the caller looks at its condition between two pauses. Errors are those of
+    /// [`Waiter::look`].
     pub(super) fn pause(
         &mut self,
         ready: &dyn Fn() -> bool,
         waiting_for: &dyn Fn() -> Vec<u32>,
     ) -> Result<()> {
         let engine = self.engine;
-        engine.check_failure()?;
-        let now = Instant::now();
+        let now = self.look(waiting_for)?;
         let start = *self.start.get_or_insert(now);
-        let checked = *self.checked.get_or_insert(now);
-        if now - checked >= SLICE {
-            self.checked = Some(now);
-            if let Err(error) = self.policy.check(waiting_for) {
-                engine.poison(&error);
-                return Err(error);
-            }
-        }
         let waited = now - start;
         let spins = engine.spins.load(Relaxed);
         if spins && waited < SPIN {
@@ -114,6 +124,42 @@ impl<'a> Waiter<'a> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.wake();
+    }
+}
+
+/// The ranks' words, seen from one of them, and what its waits ask.
+pub(super) struct Flags<'a> {
+    pub engine: &'a ShmEngine,
+    pub wait: &'a dyn WaitPolicy,
+}
+
+impl Group for Flags<'_> {
+    type Word = AtomicU64;
+    type Error = Error;
+
+    #[inline(always)]
+    fn rank(&self) -> usize {
+        self.engine.rank
+    }
+
+    #[inline(always)]
+    fn ranks(&self) -> usize {
+        self.engine.ranks
+    }
+
+    #[inline(always)]
+    fn counter(&self, counter: Counter, rank: usize) -> &AtomicU64 {
+        self.engine.map.counter(counter, rank)
+    }
+
+    #[inline(always)]
+    fn ring(&self) {
+        self.engine.ring();
+    }
+
+    #[inline(always)]
+    fn wait_until(&self, ready: impl Fn() -> bool, missing: impl Fn() -> Vec<u32>) -> Result<()> {
+        self.engine.wait_until(self.wait, ready, missing)
     }
 }
 
@@ -167,7 +213,7 @@ impl ShmEngine {
 
     /// The failure that ended this engine, if there was one.
     #[inline]
-    pub(crate) fn check_failure(&self) -> Result<()> {
+    pub(super) fn published_failure(&self) -> Result<()> {
         let words = self.map.failure();
         if words.aborted.load(Relaxed) == 0 && words.state.load(Relaxed) != SET {
             return Ok(());
@@ -206,7 +252,7 @@ impl ShmEngine {
 
     /// Ends every wait of every rank, now and from now on: here with [`Code::Aborted`], elsewhere
     /// with [`Code::RemoteError`]. May be called from any thread, at any time, any number of times.
-    pub(crate) fn abort(&self) {
+    pub(super) fn publish_abort(&self) {
         self.aborted.store(true, Release);
         let rank = self.rank as u32 + 1;
         // The first to abort is the one that the others name.
@@ -221,7 +267,7 @@ impl ShmEngine {
     /// Publishes that this rank has failed for good: every call of every rank ends with
     /// [`Code::RemoteError`] and a text that names this rank and what it met; on this rank with the
     /// error itself. The first failure of a segment is kept. May be called from any thread.
-    pub(crate) fn poison(&self, error: &Error) {
+    pub(super) fn publish_failure(&self, error: &Error) {
         let words = self.map.failure();
         if words
             .state

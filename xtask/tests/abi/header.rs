@@ -14,16 +14,34 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads a header of `tests/fakevendor/abi`.
+    /// Whether a header can be read: one of the system may not be there.
+    pub fn is_there(file: &str) -> bool {
+        let Some(name) = file.strip_prefix('<').and_then(|f| f.strip_suffix('>')) else {
+            return true;
+        };
+        ["/usr/include", "/usr/local/include"]
+            .iter()
+            .any(|folder| Path::new(folder).join(name).exists())
+    }
+
+    /// Reads a header of `tests/fakevendor/abi` or of the system.
     ///
     /// # Panics
     /// If it can't be read or has something that nobody has explained.
     pub fn read(file: &str) -> Header {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../tests/fakevendor/abi")
-            .join(file);
-        let bindings = bindgen::builder()
-            .header(path.to_str().expect("a path in UTF-8"))
+        let builder = if file.starts_with('<') {
+            // Only what is looked up: the system's headers have more than anybody could explain.
+            bindgen::builder()
+                .header_contents("system.h", &format!("#include {file}\n"))
+                .allowlist_function("ucp_.*|ucs_status_string")
+                .allowlist_recursively(true)
+        } else {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../tests/fakevendor/abi")
+                .join(file);
+            bindgen::builder().header(path.to_str().expect("a path in UTF-8"))
+        };
+        let bindings = builder
             .layout_tests(true)
             .formatter(bindgen::Formatter::None)
             .generate()

@@ -1,5 +1,5 @@
 //! What the engine declares of vendors' libraries, against their C declarations in
-//! `tests/fakevendor/abi`: run by `cargo run -p xtask -- abi`.
+//! `tests/fakevendor/abi`, and of UCX, against its header where that is installed: run by `cargo run -p xtask -- abi`.
 //!
 //! The C side is read with libclang, so that nothing of it is said twice.
 
@@ -26,8 +26,15 @@ fn has_libclang() -> bool {
 fn headers() -> BTreeMap<&'static str, Header> {
     let mut read = BTreeMap::new();
     for row in HEADERS {
-        read.entry(row.header)
-            .or_insert_with(|| Header::read(row.header));
+        if Header::is_there(row.header) {
+            read.entry(row.header)
+                .or_insert_with(|| Header::read(row.header));
+        } else {
+            println!(
+                "SKIPPED: the check of declarations of {} needs {} (Debian: libucx-dev)",
+                row.library, row.header
+            );
+        }
     }
     read
 }
@@ -49,7 +56,10 @@ fn declarations_match_the_headers() {
             ));
             continue;
         };
-        let Some(function) = headers[row.header].function(&name) else {
+        let Some(header) = headers.get(row.header) else {
+            continue;
+        };
+        let Some(function) = header.function(&name) else {
             absent.entry(library).or_default().push(name.clone());
             let excuse = ABSENT
                 .iter()
@@ -69,7 +79,10 @@ fn declarations_match_the_headers() {
             Err(why) => wrong.push(format!("{library}: {name} ({}): {why}", row.header)),
         }
     }
-    for row in HEADERS {
+    for row in HEADERS
+        .iter()
+        .filter(|row| headers.contains_key(row.header))
+    {
         let count = compared.get(row.library).copied().unwrap_or(0);
         let missing = absent.remove(row.library).unwrap_or_default();
         println!(
@@ -112,7 +125,9 @@ fn structs_match_the_headers() {
             .iter()
             .find(|row| row.library == *library)
             .unwrap_or_else(|| panic!("{library} has no header"));
-        let header = &headers[row.header];
+        let Some(header) = headers.get(row.header) else {
+            continue;
+        };
         let Some(theirs) = header.size(name) else {
             wrong.push(format!("{library}: {} has no {name}", row.header));
             continue;

@@ -6,7 +6,7 @@ use crate::class::Class;
 pub struct Row {
     /// Its name in the engine's declarations.
     pub library: &'static str,
-    /// File in `tests/fakevendor/abi`.
+    /// File in `tests/fakevendor/abi`, or a header of the system in angle brackets.
     pub header: &'static str,
     /// All names of NCCL are looked up there, so that the vendor's header may lack some.
     pub nccl_shaped: bool,
@@ -59,7 +59,11 @@ pub const HEADERS: &[Row] = &[
     other("cnrt", "cnrt.h", 24),
     other("tx", "tx.h", 20),
     other("tang", "tang.h", 26),
+    other("ucx", UCX, 19),
 ];
+
+/// The header of UCX, which is the system's own.
+pub const UCX: &str = "<ucp/api/ucp.h>";
 
 /// Functions that are declared here and that no header has.
 pub struct Absent {

@@ -6,7 +6,13 @@ use flagos_comm_testkit::Standins;
 use std::process::Command;
 
 /// The files with the scenarios.
-const FILES: [&str; 4] = ["life.py", "edges.py", "matrix.py", "foreign.py"];
+const FILES: [&str; 5] = [
+    "life.py",
+    "edges.py",
+    "matrix.py",
+    "foreign.py",
+    "machines.py",
+];
 
 /// Scenarios that only long tests run.
 const LONG: [&str; 1] = ["faults_of_a_rank_everywhere"];
@@ -89,6 +95,7 @@ scenarios! {
     a_rank_that_exits_before_the_first_collective_is_noticed
     destroy_after_a_peer_was_killed_returns
     a_rank_killed_inside_a_collective_frees_the_others
+    a_rank_killed_while_its_memory_is_read_frees_the_others
     a_rank_killed_at_any_moment
     a_program_may_exit_without_destroying
     abort_frees_a_thread_that_waits_in_a_collective
@@ -99,11 +106,13 @@ scenarios! {
     a_child_of_a_fork_starts_clean
     a_forked_child_does_not_keep_a_used_id_open
     a_communicator_of_before_a_fork_is_refused_in_the_child
+    memory_of_before_a_fork_is_shared_with_the_child
     a_fork_while_other_threads_are_inside_the_library
     no_descriptor_survives_exec
     signals_do_not_disturb
     cycles_of_init_and_destroy_leave_nothing
     cycles_of_failed_init_leave_nothing
+    cycles_of_shared_memory_leave_nothing
     a_communicator_shrinks_after_a_rank_was_killed
     splits_of_splits
     a_split_with_a_dead_rank_fails_everywhere
@@ -129,6 +138,21 @@ scenarios! {
     foreign_clients_do_not_stop_an_init
     foreign_clients_do_not_move_a_deadline
     more_silent_clients_than_are_heard_make_room
+    results_do_not_depend_on_where_the_ranks_are
+    without_ucx_the_error_says_what_was_tried_and_what_to_install
+    machines_that_ucx_does_not_connect_are_named
+    a_rank_that_is_killed_on_another_machine_ends_the_others
+    a_cable_that_is_cut_ends_the_collectives_of_all
+    an_abort_on_one_machine_ends_the_others
+    calls_that_differ_across_machines_are_an_error_on_every_rank
+    a_rank_that_leaves_at_once_has_done_its_part
+    cycles_over_ucx_leave_nothing
+}
+
+#[test]
+#[ignore = "long"]
+fn long_cycles_over_ucx_leave_nothing() {
+    scenario("cycles_over_ucx_leave_nothing", 2000);
 }
 
 #[test]

@@ -1,0 +1,335 @@
+//! Memory of this process that other processes of the machine can use in place.
+//!
+//! A process has one heap: a range of shared memory as long as the machine has memory, in which only
+//! what was allocated has pages. Others find it by the facts that [`Heap::facts`] tells, and map it once,
+//! whatever the number of communicators. A freed part loses its pages at once, also where others have
+//! the heap mapped; its addresses may be given again.
+
+use crate::error::{Code, Error, Result};
+use crate::ops::lock;
+use crate::sys::memory::{self, Segment};
+use crate::sys::per_process::PerProcess;
+use crate::sys::process;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+const PAGE: usize = 4096;
+
+/// Large parts start at a multiple of this, so that they can have huge pages.
+const HUGE: usize = 2 << 20;
+
+/// The smallest range that is worth having.
+const LEAST: usize = 64 << 20;
+
+/// Free parts of a heap, by offset.
+#[derive(Debug)]
+struct Free(BTreeMap<usize, usize>);
+
+impl Free {
+    /// Takes `len` bytes at a multiple of `align`.
+    fn take(&mut self, len: usize, align: usize) -> Option<usize> {
+        let fits = |(&at, &free): (&usize, &usize)| {
+            let start = at.next_multiple_of(align);
+            (start + len <= at + free).then_some((at, free, start))
+        };
+        let (at, free, start) = self.0.iter().find_map(fits)?;
+        self.0.remove(&at);
+        if start > at {
+            self.0.insert(at, start - at);
+        }
+        if start + len < at + free {
+            self.0.insert(start + len, at + free - (start + len));
+        }
+        Some(start)
+    }
+
+    fn give(&mut self, mut at: usize, mut len: usize) {
+        if let Some((&before, &free)) = self.0.range(..at).next_back()
+            && before + free == at
+        {
+            self.0.remove(&before);
+            (at, len) = (before, free + len);
+        }
+        if let Some(after) = self.0.remove(&(at + len)) {
+            len += after;
+        }
+        self.0.insert(at, len);
+    }
+}
+
+/// What another process must know to map a heap, once it knows the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// Where it lies in the memory of its process.
+    pub base: u64,
+    /// Its descriptor there, and its length.
+    pub fd: u64,
+    pub bytes: u64,
+    /// What stands at its start.
+    pub secret: u64,
+}
+
+/// The heap of this process.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    range: Segment,
+    fd: OwnedFd,
+    secret: u64,
+    free: Mutex<Free>,
+    /// A freed part may be given again.
+    reuses: AtomicBool,
+}
+
+impl Heap {
+    fn new() -> Result<Heap> {
+        let machine = memory::machine_bytes();
+        let mut len = machine.max(1 << 30).next_multiple_of(HUGE);
+        // A limit on addresses may allow less.
+        let (range, fd) = loop {
+            match Segment::create_sparse(len) {
+                Ok(made) => break made,
+                Err(error) if len / 2 < LEAST => return Err(error),
+                Err(_) => len = (len / 2).next_multiple_of(HUGE),
+            }
+        };
+        range.advise(0, range.len(), libc::MADV_HUGEPAGE);
+        let secret = process::random().map(u64::from_ne_bytes);
+        let secret = secret.map_err(|e| Error::system("the kernel gave no random bytes", e))?;
+        let page = memory::allocate(fd.as_fd(), 0, PAGE);
+        page.map_err(|e| Error::system("allocating shared memory", e))?;
+        // SAFETY: the first bytes of the range, which has just got its first page.
+        unsafe { range.base().cast::<u64>().write(secret) };
+        let free = Free(BTreeMap::from([(PAGE, range.len() - PAGE)]));
+        Ok(Heap {
+            range,
+            fd,
+            secret,
+            free: Mutex::new(free),
+            reuses: AtomicBool::new(true),
+        })
+    }
+
+    /// What others must know.
+    pub(crate) fn facts(&self) -> Facts {
+        Facts {
+            base: self.range.base().addr() as u64,
+            fd: self.fd.as_raw_fd() as u64,
+            bytes: self.range.len() as u64,
+            secret: self.secret,
+        }
+    }
+
+    /// Whether a range of addresses lies in the heap.
+    pub(crate) fn holds(&self, start: *const u8, bytes: usize) -> bool {
+        let at = start.addr().wrapping_sub(self.range.base().addr());
+        at < self.range.len() && bytes <= self.range.len() - at
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {
+        let Some(len) = bytes.checked_next_multiple_of(PAGE) else {
+            return Ok(None);
+        };
+        let align = if len >= HUGE { HUGE } else { PAGE };
+        if len > self.range.len() {
+            return Ok(None);
+        }
+        let Some(at) = lock(&self.free).take(len, align) else {
+            return Ok(None);
+        };
+        // Somebody may have written to it after it was freed: it has to be zeros.
+        let made = memory::release(self.fd.as_fd(), at, len)
+            .and_then(|()| memory::allocate(self.fd.as_fd(), at, len));
+        if let Err(error) = made {
+            let _ = memory::release(self.fd.as_fd(), at, len);
+            lock(&self.free).give(at, len);
+            return Err(Error::system(
+                format_args!("{bytes} bytes of memory can't be had"),
+                error,
+            ));
+        }
+        self.range.advise(at, len, libc::MADV_DODUMP);
+        Ok(Some(self.range.base().wrapping_add(at)))
+    }
+
+    fn free(&self, memory: *mut u8, bytes: usize) -> Result<()> {
+        let at = memory.addr() - self.range.base().addr();
+        let len = bytes.next_multiple_of(PAGE);
+        self.range.advise(at, len, libc::MADV_DONTDUMP);
+        let released = memory::release(self.fd.as_fd(), at, len);
+        if self.reuses.load(Ordering::Acquire) {
+            lock(&self.free).give(at, len);
+        }
+        released.map_err(|e| Error::system("giving shared memory back", e))
+    }
+}
+
+static OWN: PerProcess<Result<Heap>> = PerProcess::new();
+
+/// The heap of this process, if it has allocated from it.
+pub(crate) fn own() -> Option<&'static Heap> {
+    OWN.get()?.as_ref().ok()
+}
+
+/// Memory of zeros from the heap; `None` if the heap can't be had or is too small.
+pub(crate) fn alloc(bytes: usize) -> Result<Option<*mut u8>> {
+    match OWN.get_or_init(Heap::new) {
+        Ok(heap) => heap.alloc(bytes),
+        Err(error) => {
+            log::info!("no memory that other processes can use in place: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// Frees memory of [`alloc`] of that size.
+pub(crate) fn free(memory: *mut u8, bytes: usize) -> Result<()> {
+    match own() {
+        Some(heap) => heap.free(memory, bytes),
+        None => Err(Error::internal("memory of a heap that is not there")),
+    }
+}
+
+/// From now on no address is given twice: a rank of another process may still be at work in memory of
+/// which it does not know that it is lost.
+pub(crate) fn never_reuse() {
+    if let Some(heap) = own() {
+        heap.reuses.store(false, Ordering::Release);
+    }
+}
+
+/// The heap of another process, mapped here.
+#[derive(Debug)]
+pub(crate) struct PeerHeap {
+    range: Segment,
+    base: u64,
+}
+
+impl PeerHeap {
+    /// Where something that has an address in the other process lies here.
+    pub(crate) fn here(&self, address: u64) -> *mut u8 {
+        self.range
+            .base()
+            .wrapping_add((address - self.base) as usize)
+    }
+}
+
+/// Heaps of others by their secrets.
+type Mapped = Mutex<HashMap<u64, Weak<PeerHeap>>>;
+
+/// Maps the heap of another process; the one mapping serves all communicators and goes with the last.
+pub(crate) fn of_process(pid: u32, facts: Facts) -> Result<Arc<PeerHeap>> {
+    static MAPPED: PerProcess<Mapped> = PerProcess::new();
+    let mut mapped = lock(MAPPED.get_or_init(Mutex::default));
+    if let Some(heap) = mapped.get(&facts.secret).and_then(Weak::upgrade) {
+        return Ok(heap);
+    }
+    let wrong = || {
+        Error::new(
+            Code::SystemError,
+            format!(
+                "descriptor {} of process {pid} is not the heap that was announced",
+                facts.fd
+            ),
+        )
+    };
+    let len = facts.bytes as usize;
+    let range = Segment::open_of_process(pid, facts.fd, len)?.ok_or_else(wrong)?;
+    // SAFETY: the range is at least a page long; the secret was written before it was announced, and
+    // what else lies there is any number.
+    let found = unsafe { range.base().cast::<u64>().read_volatile() };
+    if found != facts.secret {
+        return Err(wrong());
+    }
+    let heap = Arc::new(PeerHeap {
+        range,
+        base: facts.base,
+    });
+    mapped.retain(|_, heap| heap.strong_count() > 0);
+    mapped.insert(facts.secret, Arc::downgrade(&heap));
+    Ok(heap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the heap that have pages.
+    fn resident(heap: &Heap) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        let file = std::fs::File::from(heap.fd.try_clone().unwrap());
+        file.metadata().unwrap().blocks() * 512
+    }
+
+    fn bytes(at: *mut u8, len: usize) -> Vec<u8> {
+        // SAFETY: callers ask for what they have allocated.
+        (0..len).map(|i| unsafe { at.add(i).read() }).collect()
+    }
+
+    #[test]
+    fn parts_are_found_split_and_joined() {
+        let mut free = Free(BTreeMap::from([(PAGE, 100 * PAGE)]));
+        assert_eq!(free.take(8 * PAGE, 16 * PAGE), Some(16 * PAGE));
+        assert_eq!(free.take(15 * PAGE, PAGE), Some(PAGE));
+        assert_eq!(free.take(78 * PAGE, PAGE), None);
+        assert_eq!(free.take(77 * PAGE, PAGE), Some(24 * PAGE));
+        assert!(free.0.is_empty());
+        for (at, len) in [(PAGE, 15), (24 * PAGE, 77), (16 * PAGE, 8)] {
+            free.give(at, len * PAGE);
+        }
+        assert_eq!(free.0, BTreeMap::from([(PAGE, 100 * PAGE)]));
+    }
+
+    #[test]
+    fn memory_has_pages_while_it_is_allocated_and_is_zeros_when_it_is_given_again() {
+        let heap = Heap::new().unwrap();
+        let before = resident(&heap);
+        let memory = heap.alloc(3 * HUGE + 1).unwrap().unwrap();
+        assert!(heap.holds(memory, 3 * HUGE + 1));
+        assert!(!heap.holds(memory, usize::MAX));
+        assert!(!heap.holds((&raw const heap).cast(), 1));
+        assert!(resident(&heap) >= before + 3 * HUGE as u64);
+        // SAFETY: allocated above.
+        unsafe { memory.write_bytes(7, 3 * HUGE) };
+        heap.free(memory, 3 * HUGE + 1).unwrap();
+        assert_eq!(resident(&heap), before);
+        // A stray write after the end.
+        // SAFETY: the range stays mapped, and nobody else has it.
+        unsafe { memory.write(9) };
+        let again = heap.alloc(HUGE).unwrap().unwrap();
+        assert_eq!(again, memory);
+        assert_eq!(bytes(again, 64), [0; 64]);
+        // Once somebody may still be at work in it, an address comes only once.
+        heap.reuses.store(false, Ordering::Relaxed);
+        heap.free(again, HUGE).unwrap();
+        assert_ne!(heap.alloc(HUGE).unwrap().unwrap(), again);
+        assert!(heap.alloc(usize::MAX).unwrap().is_none());
+        assert!(heap.alloc(heap.range.len()).unwrap().is_none());
+    }
+
+    #[test]
+    fn others_map_it_once_and_only_if_it_is_the_one_announced() {
+        let heap = Heap::new().unwrap();
+        let memory = heap.alloc(PAGE).unwrap().unwrap();
+        // SAFETY: allocated above.
+        unsafe { memory.write(3) };
+        let (pid, facts) = (std::process::id(), heap.facts());
+        let one = of_process(pid, facts).unwrap();
+        let two = of_process(pid, facts).unwrap();
+        assert!(Arc::ptr_eq(&one, &two));
+        let here = one.here(memory.addr() as u64);
+        assert_ne!(here, memory);
+        assert_eq!(bytes(here, 1), [3]);
+        // The owner may give the memory back meanwhile.
+        heap.free(memory, PAGE).unwrap();
+        assert_eq!(bytes(here, 1), [0]);
+        let mut wrong = facts;
+        wrong.secret += 1;
+        let error = of_process(pid, wrong).unwrap_err();
+        assert!(error.text().contains("not the heap"), "{error}");
+        let gone = Arc::downgrade(&one);
+        drop((one, two));
+        assert!(gone.upgrade().is_none());
+    }
+}

@@ -1,0 +1,511 @@
+//! The collectives over messages.
+//!
+//! Small ones are complete after the exchange of headers, with which their data travelled. In larger ones
+//! data goes straight from the rank that has it to those that need it:
+//!
+//! * a reduction in pieces: of every step each rank owns a piece, gets it from all others, folds it in the
+//!   order of the ranks and, where the result is wanted, sends it there. Each rank sends and receives as
+//!   much as in a ring, and rounds once;
+//! * a broadcast in pieces: each goes to one rank, which passes it on to the others, so that the root sends
+//!   the data once;
+//! * the others by distance: a rank sends to the one that follows it by so much, and receives from the one
+//!   before.
+
+use super::run::{Area, Run, Topic};
+use crate::error::{Error, Result};
+use crate::host::check::{Fingerprint, compare_counts, reduces};
+use crate::host::kernels::{Target, copy};
+use crate::host::local::{Reducer, Sources, alone, extent, move_own, offset, private_copy};
+use crate::host::op::{HostOp, VectorCounts};
+use crate::types::{OpKind, Reduction};
+
+/// What the pieces of a reduction may take in memory.
+const PIECES: usize = 8 << 20;
+/// The largest piece of a reduction.
+const REDUCE_PIECE: usize = 512 << 10;
+/// The smallest and the largest piece of a broadcast.
+const SMALL_PIECE: usize = 16 << 10;
+const LARGE_PIECE: usize = 1 << 20;
+/// Pieces of a broadcast that are under way.
+const AHEAD: u64 = 16;
+/// Distances at which messages are under way at once.
+const WINDOW: usize = 8;
+
+/// Streams of a collective's data.
+const FIRST: u64 = 0;
+const RESULTS: u64 = 1;
+
+/// Where in memory the block lies that a rank sends to or gets from another, in bytes.
+type Blocks<'a> = &'a dyn Fn(usize) -> (usize, usize);
+
+impl Run<'_> {
+    /// # Safety
+    /// As `Engine::run`.
+    pub(super) unsafe fn collective(&mut self, op: &HostOp) -> Result<()> {
+        let (rank, ranks, root) = (self.engine.rank, self.engine.ranks, op.root as usize);
+        if ranks == 1 {
+            // SAFETY: handed down from the caller.
+            return unsafe { alone(op) };
+        }
+        if op.kind == OpKind::AllToAllv {
+            // SAFETY: handed down from the caller.
+            return unsafe { self.all_to_all_v(op) };
+        }
+        let bytes = match op.kind {
+            OpKind::Barrier => 0,
+            _ => op.count * op.dtype.size(),
+        };
+        let frame = match op.kind {
+            OpKind::ReduceScatter | OpKind::Scatter | OpKind::AllToAll => bytes * ranks,
+            _ => bytes,
+        };
+        let contributes = match op.kind {
+            OpKind::Broadcast | OpKind::Scatter => rank == root,
+            _ => true,
+        };
+        let small = frame <= self.state.table.inline();
+        let carried = if small && contributes { frame } else { 0 };
+        let data = self.state.table.data(rank);
+        // SAFETY: validation has shown that a contributing rank has a send buffer, of which the caller
+        // promised `frame` bytes; the table has room for them.
+        unsafe { copy(data, op.send, carried, false) };
+        let sequence = self.begin();
+        let scale = match op.reduction {
+            Reduction::PreMulSum(scale) if reduces(op.kind) => scale,
+            _ => [0; 8],
+        };
+        self.exchange(sequence, Fingerprint::of(op), scale, carried)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: handed down from the caller.
+        unsafe {
+            match small {
+                true => self.take_from_table(op, bytes),
+                false => self.at_length(op, bytes, sequence),
+            }
+        }
+    }
+
+    fn begin(&mut self) -> u64 {
+        self.state.sequence += 1;
+        self.state.sequence
+    }
+
+    fn reducer(&mut self, op: &HostOp) -> Result<Reducer> {
+        let scales = match op.reduction {
+            Reduction::Builtin(_) => Vec::new(),
+            Reduction::PreMulSum(_) => (0..self.engine.ranks)
+                .map(|rank| self.state.table.scale(rank))
+                .collect(),
+        };
+        Reducer::new(op, scales)
+    }
+
+    /// Takes the result from the data that came with the headers.
+    ///
+    /// # Safety
+    /// As `Engine::run`; `bytes` is what `op.count` means.
+    unsafe fn take_from_table(&mut self, op: &HostOp, bytes: usize) -> Result<()> {
+        let (rank, ranks, root) = (self.engine.rank, self.engine.ranks, op.root as usize);
+        let recv = op.recv;
+        let reduced_at = match op.kind {
+            OpKind::AllReduce => Some(0),
+            OpKind::Reduce if rank == root => Some(0),
+            OpKind::ReduceScatter => Some(rank * bytes),
+            _ => None,
+        };
+        if let Some(at) = reduced_at {
+            let reducer = self.reducer(op)?;
+            let table = &mut self.state.table;
+            let data: Vec<*mut u8> = (0..ranks).map(|from| table.data(from)).collect();
+            let sources = Sources::new(ranks, |from| offset(data[from], at));
+            let to = Target::one(recv, false);
+            // SAFETY: all ranks have called the same, so that each one's data holds `frame` bytes, of which
+            // `at + bytes` are inside; the caller promised `bytes` bytes at `recv`.
+            unsafe { reducer.fold(to, &sources, bytes) };
+            return Ok(());
+        }
+        let (from, at, to_block): (std::ops::Range<usize>, usize, bool) = match op.kind {
+            OpKind::Broadcast => (root..root + 1, 0, false),
+            OpKind::Scatter => (root..root + 1, rank * bytes, false),
+            OpKind::AllGather => (0..ranks, 0, true),
+            OpKind::Gather if rank == root => (0..ranks, 0, true),
+            OpKind::AllToAll => (0..ranks, rank * bytes, true),
+            _ => return Ok(()),
+        };
+        for peer in from {
+            let block = offset(self.state.table.data(peer), at);
+            let to = offset(recv, if to_block { peer * bytes } else { 0 });
+            // SAFETY: as above; where results are blocks the caller promised room for every rank's.
+            unsafe { copy(to, block, bytes, false) };
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As `Engine::run`; `bytes`, not 0, is what `op.count` means.
+    unsafe fn at_length(&mut self, op: &HostOp, bytes: usize, sequence: u64) -> Result<()> {
+        let (rank, ranks, root) = (self.engine.rank, self.engine.ranks, op.root as usize);
+        let (send, recv) = (op.send, op.recv);
+        let about = (Topic::Data, sequence << 8 | FIRST);
+        let at = |peer: usize| (peer * bytes, bytes);
+        let whole = |_: usize| (0, bytes);
+        // SAFETY: the caller promised what each kind reads and writes.
+        unsafe {
+            match op.kind {
+                OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter => {
+                    self.reduce(op, bytes, sequence)
+                }
+                OpKind::Broadcast => {
+                    if rank == root {
+                        move_own(recv, send, bytes);
+                    }
+                    self.broadcast(op, bytes, sequence)
+                }
+                OpKind::AllGather => {
+                    move_own(offset(recv, rank * bytes), send, bytes);
+                    self.by_distance(about, send, &whole, recv, &at)
+                }
+                OpKind::Gather if rank == root => {
+                    move_own(offset(recv, rank * bytes), send, bytes);
+                    for distance in 1..ranks {
+                        let peer = (rank + distance) % ranks;
+                        self.recv(
+                            peer,
+                            about,
+                            offset(recv, peer * bytes),
+                            bytes,
+                            distance as u64,
+                        );
+                        self.keep_window(distance)?;
+                    }
+                    self.wait_for_all()
+                }
+                OpKind::Gather => {
+                    self.send(root, about, send, bytes, 0);
+                    self.wait_for_all()
+                }
+                OpKind::Scatter if rank == root => {
+                    move_own(recv, send.wrapping_add(rank * bytes), bytes);
+                    for distance in 1..ranks {
+                        let peer = (rank + distance) % ranks;
+                        let from = send.wrapping_add(peer * bytes);
+                        self.send(peer, about, from, bytes, distance as u64);
+                        self.keep_window(distance)?;
+                    }
+                    self.wait_for_all()
+                }
+                OpKind::Scatter => {
+                    self.recv(root, about, recv, bytes, 0);
+                    self.wait_for_all()
+                }
+                OpKind::AllToAll => {
+                    let counts = vec![op.count; ranks];
+                    let displs: Vec<usize> = (0..ranks).map(|peer| peer * op.count).collect();
+                    let vector = VectorCounts {
+                        send_counts: counts.clone(),
+                        send_displs: displs.clone(),
+                        recv_counts: counts,
+                        recv_displs: displs,
+                    };
+                    self.personal(op, &vector, about)
+                }
+                OpKind::AllToAllv | OpKind::Barrier | OpKind::Send | OpKind::Recv => Ok(()),
+            }
+        }
+    }
+
+    /// Lets only so many distances be under way.
+    fn keep_window(&mut self, distance: usize) -> Result<()> {
+        match distance.checked_sub(WINDOW) {
+            Some(before @ 1..) => self.wait_for_key(before as u64),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends every other rank its block and gets one from each. Blocks of no bytes are not sent.
+    ///
+    /// # Safety
+    /// The blocks are readable and writable; what is written is not read.
+    unsafe fn by_distance(
+        &mut self,
+        about: (Topic, u64),
+        send: *const u8,
+        send_block: Blocks<'_>,
+        recv: *mut u8,
+        recv_block: Blocks<'_>,
+    ) -> Result<()> {
+        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        for distance in 1..ranks {
+            let key = distance as u64;
+            let from = (rank + ranks - distance) % ranks;
+            let (at, bytes) = recv_block(from);
+            if bytes > 0 {
+                // SAFETY: the caller's promise.
+                unsafe { self.recv(from, about, offset(recv, at), bytes, key) };
+            }
+            let to = (rank + distance) % ranks;
+            let (at, bytes) = send_block(to);
+            if bytes > 0 {
+                // SAFETY: the caller's promise.
+                unsafe { self.send(to, about, send.wrapping_add(at), bytes, key) };
+            }
+            self.keep_window(distance)?;
+        }
+        self.wait_for_all()
+    }
+
+    /// # Safety
+    /// As `Engine::run`; `bytes`, not 0, is what `op.count` means.
+    unsafe fn broadcast(&mut self, op: &HostOp, bytes: usize, sequence: u64) -> Result<()> {
+        let (rank, ranks, root) = (self.engine.rank, self.engine.ranks, op.root as usize);
+        let about = (Topic::Data, sequence << 8 | FIRST);
+        let piece = (bytes / 8)
+            .next_multiple_of(64)
+            .clamp(SMALL_PIECE, LARGE_PIECE);
+        let pieces = bytes.div_ceil(piece) as u64;
+        let span = |at: u64| {
+            let start = at as usize * piece;
+            (start, piece.min(bytes - start))
+        };
+        // The rank that passes a piece on.
+        let relay = |at: u64| (root + 1 + at as usize % (ranks - 1)) % ranks;
+        if rank == root {
+            for at in 0..pieces {
+                let (start, len) = span(at);
+                // SAFETY: the span lies in the `bytes` bytes at `send` that the caller promised.
+                unsafe { self.send(relay(at), about, op.send.wrapping_add(start), len, at) };
+                if at >= AHEAD {
+                    self.wait_for_key(at - AHEAD)?;
+                }
+            }
+            return self.wait_for_all();
+        }
+        let mut expected = 0;
+        for at in 0..pieces {
+            while expected < pieces.min(at + AHEAD) {
+                let (start, len) = span(expected);
+                let from = match relay(expected) {
+                    own if own == rank => root,
+                    other => other,
+                };
+                // SAFETY: as above, at `recv`.
+                unsafe { self.recv(from, about, op.recv.wrapping_add(start), len, expected) };
+                expected += 1;
+            }
+            self.wait_for_key(at)?;
+            if relay(at) == rank {
+                let (start, len) = span(at);
+                let others = (1..ranks).map(|distance| (rank + distance) % ranks);
+                for peer in others.filter(|peer| *peer != root) {
+                    let from = op.recv.wrapping_add(start).cast_const();
+                    // SAFETY: the piece has come, and nothing is written there any more.
+                    unsafe { self.send(peer, about, from, len, pieces + at) };
+                }
+            }
+            if at >= AHEAD {
+                self.wait_for_key(pieces + at - AHEAD)?;
+            }
+        }
+        self.wait_for_all()
+    }
+
+    /// # Safety
+    /// As `Engine::run`; `bytes`, not 0, is what `op.count` means.
+    unsafe fn reduce(&mut self, op: &HostOp, bytes: usize, sequence: u64) -> Result<()> {
+        let (rank, ranks, root) = (self.engine.rank, self.engine.ranks, op.root as usize);
+        let reducer = self.reducer(op)?;
+        let scatters = op.kind == OpKind::ReduceScatter;
+        let contributions = (Topic::Data, sequence << 8 | FIRST);
+        let results = (Topic::Data, sequence << 8 | RESULTS);
+        // Room for two steps: a piece from every rank, and one for a result that goes elsewhere.
+        let largest = (PIECES / (2 * (ranks + 1)) / 64 * 64).clamp(64, REDUCE_PIECE);
+        let owned = if scatters {
+            bytes
+        } else {
+            bytes.div_ceil(ranks)
+        };
+        let steps = owned.div_ceil(largest);
+        let piece = owned.div_ceil(steps).next_multiple_of(64).min(largest);
+        let span = |step: usize, owner: usize| {
+            if scatters {
+                let start = (step * piece).min(bytes);
+                (owner * bytes + start, piece.min(bytes - start))
+            } else {
+                let start = ((step * ranks + owner) * piece).min(bytes);
+                (start, piece.min(bytes - start))
+            }
+        };
+        let area = self.state.pieces.reserve(2 * (ranks + 1) * piece)?;
+        let slot = |step: usize, at: usize| offset(area, ((step & 1) * (ranks + 1) + at) * piece);
+        let key = |step: usize, part: u64| step as u64 * 2 + part;
+        let others = |run: &Run<'_>| {
+            let rank = run.engine.rank;
+            (1..ranks).map(move |distance| (rank + distance) % ranks)
+        };
+        let steps = match scatters {
+            true => bytes.div_ceil(piece),
+            false => bytes.div_ceil(piece * ranks),
+        };
+        let begin = |run: &mut Run<'_>, step: usize| {
+            let (_, own) = span(step, rank);
+            for peer in others(run) {
+                if own > 0 {
+                    // SAFETY: a slot of this step's parity, which has been folded two steps ago.
+                    unsafe { run.recv(peer, contributions, slot(step, peer), own, key(step, 0)) };
+                }
+                let (start, len) = span(step, peer);
+                if len > 0 {
+                    let from = op.send.wrapping_add(start);
+                    // SAFETY: the span lies in what the caller promised at `send`. In place it is written
+                    // only with the peer's result, which comes after the peer has got this.
+                    unsafe { run.send(peer, contributions, from, len, key(step, 0)) };
+                }
+            }
+        };
+        begin(self, 0);
+        for step in 0..steps {
+            if step + 1 < steps {
+                begin(self, step + 1);
+            }
+            self.wait_for_key(key(step, 0))?;
+            if step >= 2 {
+                self.wait_for_key(key(step - 2, 1))?;
+            }
+            let (start, len) = span(step, rank);
+            let wanted = scatters || op.kind == OpKind::AllReduce || rank == root;
+            let result = match wanted {
+                true if scatters => op.recv.wrapping_add(start - rank * bytes),
+                true => op.recv.wrapping_add(start),
+                false => slot(step, ranks),
+            };
+            if len > 0 {
+                let sources = Sources::new(ranks, |peer| match peer == rank {
+                    true => op.send.wrapping_add(start),
+                    false => slot(step, peer),
+                });
+                let to = Target::one(result, false);
+                // SAFETY: all others' pieces have come; the caller promised the own one at `send`, which in
+                // place is where the result goes, and room for the result.
+                unsafe { reducer.fold(to, &sources, len) };
+            }
+            if scatters {
+                continue;
+            }
+            for peer in others(self) {
+                if len > 0 && (op.kind == OpKind::AllReduce || peer == root) {
+                    // SAFETY: the result stays: in the caller's memory, or until the step after the next.
+                    unsafe { self.send(peer, results, result, len, key(step, 1)) };
+                }
+                let (start, len) = span(step, peer);
+                if len > 0 && wanted {
+                    let to = op.recv.wrapping_add(start);
+                    // SAFETY: the span lies in what the caller promised at `recv`; nothing else is written
+                    // there.
+                    unsafe { self.recv(peer, results, to, len, key(step, 1)) };
+                }
+            }
+        }
+        self.wait_for_all()
+    }
+
+    /// # Safety
+    /// As `Engine::run`.
+    unsafe fn all_to_all_v(&mut self, op: &HostOp) -> Result<()> {
+        let Some(vector) = op.vector.as_deref() else {
+            return Err(Error::internal(
+                "an AlltoAllv passed validation without counts",
+            ));
+        };
+        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        let row = vector.send_counts.iter().chain(&vector.recv_counts);
+        let row: Vec<u64> = row.map(|count| *count as u64).collect();
+        let bytes = row.len() * 8;
+        let small = bytes <= self.state.table.inline();
+        let mut rows = vec![0u64; row.len() * ranks];
+        if small {
+            let to = self.state.table.data(rank);
+            // SAFETY: the table has room for as much with a header.
+            unsafe { copy(to, row.as_ptr().cast(), bytes, false) };
+        }
+        let sequence = self.begin();
+        let carried = if small { bytes } else { 0 };
+        self.exchange(sequence, Fingerprint::of(op), [0; 8], carried)?;
+        let to: *mut u8 = rows.as_mut_ptr().cast();
+        if small {
+            for peer in 0..ranks {
+                let from = self.state.table.data(peer);
+                // SAFETY: every rank has called the same and has sent as many counts; `rows` has room for
+                // all of them.
+                unsafe { copy(offset(to, peer * bytes), from, bytes, false) };
+            }
+        } else {
+            let mut area = Area::default();
+            let gathered = area.reserve(ranks * bytes)?;
+            self.buffers.push(area);
+            let mut own = Area::default();
+            let from = own.reserve(bytes)?;
+            self.buffers.push(own);
+            let about = (Topic::Data, sequence << 8 | RESULTS);
+            let at = |peer: usize| (peer * bytes, bytes);
+            let whole = |_: usize| (0, bytes);
+            // SAFETY: both areas are this run's and have room for all rows, and for one.
+            unsafe {
+                copy(from, row.as_ptr().cast(), bytes, false);
+                copy(offset(gathered, rank * bytes), from, bytes, false);
+                self.by_distance(about, from, &whole, gathered, &at)?;
+                copy(to, gathered, ranks * bytes, false);
+            }
+        }
+        let at = |of: usize, expects: bool, about: usize| {
+            rows[of * 2 * ranks + if expects { ranks } else { 0 } + about]
+        };
+        compare_counts(sequence, op.dtype, ranks, |from, to| {
+            (at(from, false, to), at(to, true, from))
+        })?;
+        let about = (Topic::Data, sequence << 8 | FIRST);
+        // SAFETY: handed down from the caller; the counts were found equal.
+        unsafe { self.personal(op, vector, about) }
+    }
+
+    /// Sends every rank its own block and gets one from each, in place if the buffers overlap.
+    ///
+    /// # Safety
+    /// As `Engine::run`; every rank expects what the others send.
+    unsafe fn personal(
+        &mut self,
+        op: &HostOp,
+        vector: &VectorCounts,
+        about: (Topic, u64),
+    ) -> Result<()> {
+        let (rank, size) = (self.engine.rank, op.dtype.size());
+        // In place a block could be overwritten before it is sent: send from a copy.
+        let send_bytes = extent(&vector.send_counts, &vector.send_displs) * size;
+        let recv_bytes = extent(&vector.recv_counts, &vector.recv_displs) * size;
+        let (send_at, recv_at) = (op.send.addr(), op.recv.addr());
+        let overlap = send_at < recv_at.saturating_add(recv_bytes)
+            && recv_at < send_at.saturating_add(send_bytes);
+        let mut send = op.send;
+        if overlap {
+            let copied = private_copy(op.send, vector, size, send_bytes, |to, from, bytes| {
+                // SAFETY: the caller promised the send buffer up to the end of its last block.
+                unsafe { copy(to, from, bytes, false) };
+                Ok(())
+            });
+            let copied = copied.map_err(|error| self.fatal(error))?;
+            send = self.keep(copied);
+        }
+        let block = |counts: &[usize], displs: &[usize], peer: usize| {
+            (displs[peer].wrapping_mul(size), counts[peer] * size)
+        };
+        let send_block = |peer| block(&vector.send_counts, &vector.send_displs, peer);
+        let recv_block = |peer| block(&vector.recv_counts, &vector.recv_displs, peer);
+        let ((from, bytes), (to, _)) = (send_block(rank), recv_block(rank));
+        // SAFETY: the caller promised both blocks, and all others; the counts are equal.
+        unsafe {
+            move_own(offset(op.recv, to), send.wrapping_add(from), bytes);
+            self.by_distance(about, send, &send_block, op.recv, &recv_block)
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! How every collective begins: each rank's header goes to all ranks, with its data if that is small, and
+//! all compare. They have read the same headers and so come to the same verdict; a disagreement is found
+//! before data moves, and the next collective starts from a clean state.
+
+use super::run::{Area, Run, Topic};
+use crate::error::{Error, Result};
+use crate::host::check::{Fingerprint, mismatch};
+
+/// What all ranks' small data may come to.
+const GATHERED: usize = 64 << 10;
+/// The most that one rank's may be.
+const INLINE: usize = 16 << 10;
+/// Up to so many ranks each sends to each; above, what was gathered is passed on in ever larger steps.
+const DIRECT: usize = 8;
+
+/// In front of a rank's small data: fingerprint, scalar and the number of bytes, 8 bytes each.
+const HEADER: usize = 24;
+
+/// The headers of one collective.
+pub(super) struct Table {
+    ranks: usize,
+    entries: Area,
+    packed: Area,
+    unpacked: Area,
+}
+
+impl Table {
+    pub(super) fn new(ranks: usize) -> Result<Table> {
+        let mut table = Table {
+            ranks,
+            entries: Area::default(),
+            packed: Area::default(),
+            unpacked: Area::default(),
+        };
+        let stride = table.stride();
+        table.entries.reserve(ranks * stride)?;
+        if ranks > DIRECT {
+            table.packed.reserve(ranks.div_ceil(2) * stride)?;
+            table.unpacked.reserve(ranks.div_ceil(2) * stride)?;
+        }
+        Ok(table)
+    }
+
+    /// The most that a rank's data may be to travel with its header.
+    pub(super) fn inline(&self) -> usize {
+        (GATHERED / self.ranks).min(INLINE) / 8 * 8
+    }
+
+    fn stride(&self) -> usize {
+        HEADER + self.inline()
+    }
+
+    fn entry(&mut self, rank: usize) -> *mut u8 {
+        debug_assert!(rank < self.ranks);
+        let at = rank * self.stride();
+        self.entries.start().wrapping_add(at)
+    }
+
+    fn word(&mut self, rank: usize, index: usize) -> u64 {
+        // SAFETY: an entry starts with the three words of a header, aligned as the area and the stride
+        // are.
+        unsafe { self.entry(rank).cast::<u64>().add(index).read() }
+    }
+
+    /// Where this rank puts its small data before an exchange, and where a rank's lies after it.
+    pub(super) fn data(&mut self, rank: usize) -> *mut u8 {
+        self.entry(rank).wrapping_add(HEADER)
+    }
+
+    /// A rank's scalar.
+    pub(super) fn scale(&mut self, rank: usize) -> [u8; 8] {
+        self.word(rank, 1).to_ne_bytes()
+    }
+
+    fn print(&mut self, rank: usize) -> Fingerprint {
+        Fingerprint(self.word(rank, 0))
+    }
+
+    /// Bytes of a rank's header and data.
+    fn bytes(&mut self, rank: usize) -> Result<usize> {
+        let data = self.word(rank, 2);
+        match usize::try_from(data) {
+            Ok(data) if data <= self.inline() => Ok(HEADER + data),
+            _ => Err(Error::internal("a rank's header can't be read")),
+        }
+    }
+
+    fn set(&mut self, rank: usize, print: Fingerprint, scale: [u8; 8], bytes: usize) {
+        let words = [print.0, u64::from_ne_bytes(scale), bytes as u64];
+        // SAFETY: as in `word`; nobody else has the entry between two exchanges.
+        unsafe { self.entry(rank).cast::<[u64; 3]>().write(words) };
+    }
+
+    /// Puts the entries of `count` ranks from `first` on one after the other; the bytes.
+    fn pack(&mut self, first: usize, count: usize) -> Result<usize> {
+        let mut at = 0;
+        for rank in first..first + count {
+            let rank = rank % self.ranks;
+            let bytes = self.bytes(rank)?;
+            let (from, to) = (self.entry(rank), self.packed.start());
+            // SAFETY: an entry has room for its bytes, and there are at most half as many entries, rounded
+            // up, as ranks, for which the area was made.
+            unsafe { std::ptr::copy_nonoverlapping(from, to.add(at), bytes) };
+            at += bytes;
+        }
+        Ok(at)
+    }
+
+    /// The reverse of `pack`, from what came.
+    fn unpack(&mut self, first: usize, count: usize) -> Result<()> {
+        let mut at = 0;
+        for rank in first..first + count {
+            let rank = rank % self.ranks;
+            let (to, stride) = (self.entry(rank), self.stride());
+            let from = self.unpacked.start().wrapping_add(at);
+            debug_assert!(at + stride <= self.ranks.div_ceil(2) * stride);
+            // SAFETY: what came lies within the area, and every entry before was at most a stride, so that
+            // a header is within it; `bytes` refuses data that would not be.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, HEADER) };
+            let bytes = self.bytes(rank)?;
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    /// Gives the memory up to whoever may still write it.
+    pub(super) fn leak(&mut self) {
+        for area in [&mut self.entries, &mut self.packed, &mut self.unpacked] {
+            std::mem::forget(std::mem::take(area));
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Sends this rank's header, with `bytes` of data that were put into the table, gathers all others'
+    /// and compares.
+    pub(super) fn exchange(
+        &mut self,
+        sequence: u64,
+        print: Fingerprint,
+        scale: [u8; 8],
+        bytes: usize,
+    ) -> Result<()> {
+        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        self.state.table.set(rank, print, scale, bytes);
+        let gathered = match ranks <= DIRECT {
+            true => self.gather_directly(sequence),
+            false => self.gather_in_steps(sequence),
+        };
+        if let Err(error) = gathered {
+            // A header that can't be read is the end, too.
+            return Err(match self.engine_failed() {
+                true => error,
+                false => self.fatal(error),
+            });
+        }
+        let first = self.state.table.print(0);
+        let same = (1..ranks).all(|other| self.state.table.print(other) == first);
+        match same {
+            true => Ok(()),
+            false => Err(mismatch(
+                sequence,
+                (0..ranks).map(|rank| self.state.table.print(rank)),
+            )),
+        }
+    }
+
+    fn engine_failed(&self) -> bool {
+        self.engine.check_failure().is_err()
+    }
+
+    fn gather_directly(&mut self, sequence: u64) -> Result<()> {
+        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        let stride = self.state.table.stride();
+        let bytes = self.state.table.bytes(rank)?;
+        let about = (Topic::Headers, sequence << 8);
+        for peer in (1..ranks).map(|distance| (rank + ranks - distance) % ranks) {
+            let to = self.state.table.entry(peer);
+            // SAFETY: the peer's entry, which nobody else touches until all requests are done.
+            unsafe { self.recv(peer, about, to, stride, 0) };
+        }
+        for peer in (1..ranks).map(|distance| (rank + distance) % ranks) {
+            let from = self.state.table.entry(rank);
+            // SAFETY: this rank's entry, which stays as it is until all requests are done.
+            unsafe { self.send(peer, about, from, bytes, 0) };
+        }
+        self.wait_for_all()?;
+        (0..ranks).try_for_each(|peer| self.state.table.bytes(peer).map(drop))
+    }
+
+    fn gather_in_steps(&mut self, sequence: u64) -> Result<()> {
+        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        let mut have = 1;
+        let mut step = 0;
+        while have < ranks {
+            let count = have.min(ranks - have);
+            let bytes = self.state.table.pack(rank, count)?;
+            let about = (Topic::Headers, (sequence << 8) | step);
+            let room = count * self.state.table.stride();
+            let to = self.state.table.unpacked.start();
+            let from = self.state.table.packed.start();
+            // SAFETY: both areas have room for half of the ranks' entries, rounded up, and are left alone
+            // until both requests are done.
+            unsafe {
+                self.recv((rank + have) % ranks, about, to, room, 0);
+                self.send((rank + ranks - have) % ranks, about, from, bytes, 0);
+            }
+            self.wait_for_all()?;
+            self.state.table.unpack(rank + have, count)?;
+            have += count;
+            step += 1;
+        }
+        Ok(())
+    }
+}

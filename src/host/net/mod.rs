@@ -1,0 +1,334 @@
+//! The engine for ranks of several machines: algorithms of ours over messages of a library that the
+//! machines have.
+//!
+//! * `choice`: which library, from what all ranks say,
+//! * `ucx`: UCX as a [`Transport`],
+//! * `run`: one operation under way: requests, waiting, failures,
+//! * `exchange`: how every collective begins: all ranks' calls are compared,
+//! * `collectives`, `p2p`: the algorithms.
+//!
+//! All ranks are peers, wherever they are: between ranks of one machine it is the library's business to
+//! use shared memory.
+
+pub(crate) mod choice;
+mod collectives;
+mod exchange;
+mod p2p;
+mod run;
+#[cfg(test)]
+mod tests;
+pub(crate) mod ucx;
+
+use super::engine::Engine;
+use super::op::{HostOp, OnDevice, WaitPolicy};
+use crate::error::{Code, Error, Result};
+use crate::ops::lock;
+use crate::types::{DataType, OpKind, RedOp, Reduction};
+use exchange::Table;
+use run::{Area, Run};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Something that was begun: a number that means something to its transport only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket(pub usize);
+
+/// What a library does for the engine: messages between ranks, matched by sender and tag, those of one
+/// sender and tag in their order. One thread at a time calls it.
+pub(crate) trait Transport: Send {
+    /// What it is, for logs.
+    fn about(&self) -> String;
+
+    /// Begins to send; `None`: it is done already.
+    ///
+    /// # Safety
+    /// The bytes are readable and stay as they are until the ticket is done or given up.
+    unsafe fn send(
+        &mut self,
+        to: usize,
+        tag: u64,
+        from: *const u8,
+        bytes: usize,
+    ) -> std::result::Result<Option<Ticket>, String>;
+
+    /// Begins to receive a message of at most so many bytes; `None`: it is done already.
+    ///
+    /// # Safety
+    /// The bytes are writable, and nobody else touches them until the ticket is done or given up.
+    unsafe fn recv(
+        &mut self,
+        from: usize,
+        tag: u64,
+        to: *mut u8,
+        bytes: usize,
+    ) -> std::result::Result<Option<Ticket>, String>;
+
+    /// Begins to see to it that what was sent to a rank gets there even if this rank makes no call for
+    /// a long time; `None`: that is so already.
+    fn flush(&mut self, to: usize) -> std::result::Result<Option<Ticket>, String>;
+
+    /// Moves on what it can; whether it moved something.
+    fn progress(&mut self) -> bool;
+
+    /// Passes time until something may have come, at most so long.
+    fn sleep(&mut self, limit: Duration) {
+        std::thread::sleep(limit.min(Duration::from_micros(100)));
+    }
+
+    /// How a ticket stands: `None` while it goes on. A ticket is asked for no more after it is done.
+    fn done(&mut self, ticket: Ticket) -> Option<std::result::Result<(), String>>;
+
+    /// Why nothing will come from a rank any more, if that is known.
+    fn lost(&self, rank: usize) -> Option<String>;
+
+    /// Ends everything: afterwards nothing of the tickets' memory is touched any more. How many tickets
+    /// could not be ended. Nothing else is asked of the transport from then on.
+    fn give_up(&mut self, tickets: &[Ticket]) -> usize;
+}
+
+/// What one operation at a time uses.
+pub(super) struct State {
+    transport: Box<dyn Transport>,
+    /// Collectives that this rank has begun.
+    sequence: u64,
+    /// The headers of the present collective.
+    table: Table,
+    /// Pieces of other ranks' data.
+    pieces: Area,
+    /// Small messages that are on their way although their sends are over.
+    letters: Letters,
+    /// Messages that this rank has sent and received, by the other rank.
+    sent: Vec<u64>,
+    received: Vec<u64>,
+}
+
+/// See [`State`]. The first that failed is kept.
+#[derive(Default)]
+struct Letters {
+    under_way: Vec<(Ticket, usize, Area)>,
+    /// To which rank it was, and why.
+    failed: Option<(usize, String)>,
+}
+
+impl State {
+    /// Looks which letters have left.
+    fn sort_letters(&mut self) {
+        let State {
+            transport, letters, ..
+        } = self;
+        let Letters { under_way, failed } = letters;
+        under_way.retain(|(ticket, to, _)| match transport.done(*ticket) {
+            None => true,
+            Some(outcome) => {
+                if let Err(text) = outcome {
+                    failed.get_or_insert((*to, text));
+                }
+                false
+            }
+        });
+    }
+}
+
+/// One rank's end of an engine over messages.
+pub(crate) struct NetEngine {
+    shared: Arc<Shared>,
+    idler: Option<JoinHandle<()>>,
+}
+
+/// What the engine and the thread have in common that serves the transport between operations.
+struct Shared {
+    rank: usize,
+    ranks: usize,
+    /// Whether waits spin: every rank of this machine can have a core of its own.
+    spins: bool,
+    about: String,
+    state: Mutex<State>,
+    /// Operations that have begun.
+    operations: AtomicU64,
+    /// The engine goes.
+    leaves: AtomicBool,
+    /// Whether there is a failure or an abort, without a lock.
+    ended: AtomicBool,
+    aborted: AtomicBool,
+    failure: Mutex<Option<Error>>,
+}
+
+/// Between two looks at a transport that nobody else uses, soon and long after an operation.
+const SOON: Duration = Duration::from_millis(1);
+const LATE: Duration = Duration::from_millis(50);
+
+/// Serves the transport while no operation does: other ranks may need an answer of its library's, to
+/// connect for example, when this one has all that it waited for.
+fn serve(shared: &Shared) {
+    let (mut seen, mut since) = (0, Instant::now());
+    while !shared.leaves.load(Ordering::Acquire) {
+        let operations = shared.operations.load(Ordering::Relaxed);
+        if operations != seen {
+            (seen, since) = (operations, Instant::now());
+        }
+        // In this order: an operation that fails gives the transport up before it leaves the state.
+        if let Ok(mut state) = shared.state.try_lock()
+            && !shared.ended.load(Ordering::Acquire)
+        {
+            state.transport.progress();
+            state.sort_letters();
+        }
+        std::thread::park_timeout((since.elapsed() / 8).clamp(SOON, LATE));
+    }
+}
+
+impl NetEngine {
+    /// One rank's engine over a transport that reaches all ranks.
+    pub(crate) fn new(
+        transport: Box<dyn Transport>,
+        rank: usize,
+        ranks: usize,
+        spins: bool,
+    ) -> Result<NetEngine> {
+        let shared = Arc::new(Shared {
+            rank,
+            ranks,
+            spins,
+            about: transport.about(),
+            state: Mutex::new(State {
+                transport,
+                sequence: 0,
+                table: Table::new(ranks)?,
+                pieces: Area::default(),
+                letters: Letters::default(),
+                sent: vec![0; ranks],
+                received: vec![0; ranks],
+            }),
+            operations: AtomicU64::new(0),
+            leaves: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            aborted: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        });
+        let served = Arc::clone(&shared);
+        let idler = std::thread::Builder::new()
+            .name("flagos-net".into())
+            .spawn(move || serve(&served))
+            .map_err(|e| Error::system("no thread for the host tier's engine", e))?;
+        Ok(NetEngine {
+            shared,
+            idler: Some(idler),
+        })
+    }
+
+    /// Proves that all ranks reach each other.
+    pub(crate) fn prove(&self, wait: &dyn WaitPolicy) -> Result<()> {
+        let barrier = HostOp {
+            kind: OpKind::Barrier,
+            send: std::ptr::null(),
+            recv: std::ptr::null_mut(),
+            count: 0,
+            dtype: DataType::Uint8,
+            reduction: Reduction::Builtin(RedOp::Sum),
+            root: 0,
+            vector: None,
+            on_device: OnDevice::default(),
+        };
+        // SAFETY: a barrier has no buffers, and nobody has the engine yet.
+        unsafe { self.run(&barrier, wait) }
+    }
+}
+
+impl Drop for NetEngine {
+    fn drop(&mut self) {
+        self.shared.leaves.store(true, Ordering::Release);
+        if let Some(idler) = self.idler.take() {
+            idler.thread().unpark();
+            // It holds the transport otherwise, which has to go here and now.
+            let _ = idler.join();
+        }
+    }
+}
+
+impl Shared {
+    fn check_failure(&self) -> Result<()> {
+        if !self.ended.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if self.aborted.load(Ordering::Acquire) {
+            return Err(Error::new(
+                Code::Aborted,
+                "the communicator was aborted on this rank",
+            ));
+        }
+        lock(&self.failure).clone().map_or(Ok(()), Err)
+    }
+
+    fn poison(&self, error: &Error) {
+        lock(&self.failure).get_or_insert_with(|| error.clone());
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Runs something with the transport.
+    fn with_run(
+        &self,
+        wait: &dyn WaitPolicy,
+        work: impl FnOnce(&mut Run<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        let mut run = Run::new(self, &mut state, wait);
+        let result = work(&mut run);
+        run.finish(result)
+    }
+}
+
+impl Engine for NetEngine {
+    fn rank(&self) -> usize {
+        self.shared.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.shared.ranks
+    }
+
+    fn messaging_ranks(&self) -> usize {
+        usize::MAX
+    }
+
+    fn is_far(&self) -> bool {
+        true
+    }
+
+    fn about(&self) -> String {
+        self.shared.about.clone()
+    }
+
+    unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        self.shared
+            .with_run(wait, |run| unsafe { run.collective(op) })
+    }
+
+    unsafe fn lone_transfer(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        self.shared
+            .with_run(wait, |run| unsafe { run.transfer_alone(op) })
+    }
+
+    unsafe fn grouped_transfers(&self, ops: &[&HostOp], wait: &dyn WaitPolicy) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        self.shared
+            .with_run(wait, |run| unsafe { run.transfers(ops) })
+    }
+
+    fn check_failure(&self) -> Result<()> {
+        self.shared.check_failure()
+    }
+
+    fn poison(&self, error: &Error) {
+        self.shared.poison(error);
+    }
+
+    fn abort(&self) {
+        self.shared.aborted.store(true, Ordering::Release);
+        self.shared.ended.store(true, Ordering::Release);
+    }
+}

