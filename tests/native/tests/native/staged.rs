@@ -14,7 +14,9 @@ fn staged(name: &'static str) -> Scenario {
 fn can_be_loaded(name: &str) -> bool {
     let program = format!("import ctypes; ctypes.CDLL({name:?})");
     let mut python = std::process::Command::new("python3");
-    python.args(["-c", &program]).stderr(std::process::Stdio::null());
+    python
+        .args(["-c", &program])
+        .stderr(std::process::Stdio::null());
     python.status().is_ok_and(|status| status.success())
 }
 
@@ -59,7 +61,11 @@ fn an_engine_over_messages_copies_what_it_reads_and_writes() {
     };
     copies_what_it_reads_and_writes(&over_ucx("every_collective").ok());
     let outcome = over_ucx("in_steps").ok();
-    assert_eq!(calls(&outcome, "cudaHostRegister"), (0, 0), "there is no pool");
+    assert_eq!(
+        calls(&outcome, "cudaHostRegister"),
+        (0, 0),
+        "there is no pool"
+    );
 }
 
 fn copies_what_it_reads_and_writes(outcome: &Outcome) {
