@@ -49,7 +49,8 @@ impl Run<'_> {
         }
         if op.kind == OpKind::AllToAllv {
             // SAFETY: handed down from the caller.
-            return unsafe { self.all_to_all_v(op) };
+            let result = unsafe { self.all_to_all_v(op) };
+            return self.for_all(result);
         }
         let bytes = match op.kind {
             OpKind::Barrier => 0,
@@ -79,12 +80,13 @@ impl Run<'_> {
             return Ok(());
         }
         // SAFETY: handed down from the caller.
-        unsafe {
+        let result = unsafe {
             match small {
                 true => self.take_from_table(op, bytes),
                 false => self.at_length(op, bytes, sequence),
             }
-        }
+        };
+        self.for_all(result)
     }
 
     fn begin(&mut self) -> u64 {
@@ -492,8 +494,7 @@ impl Run<'_> {
                 // SAFETY: the caller promised the send buffer up to the end of its last block.
                 unsafe { copy(to, from, bytes, false) };
                 Ok(())
-            });
-            let copied = copied.map_err(|error| self.fatal(error))?;
+            })?;
             send = self.keep(copied);
         }
         let block = |counts: &[usize], displs: &[usize], peer: usize| {

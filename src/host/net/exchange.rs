@@ -3,7 +3,7 @@
 //! before data moves, and the next collective starts from a clean state.
 
 use super::run::{Area, Run, Topic};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::host::check::{Fingerprint, mismatch};
 
 /// What all ranks' small data may come to.
@@ -164,6 +164,16 @@ impl Run<'_> {
                 sequence,
                 (0..ranks).map(|rank| self.state.table.print(rank)),
             )),
+        }
+    }
+
+    /// After the exchange the others count on this rank: what goes wrong here alone is the end for all.
+    pub(super) fn for_all(&mut self, result: Result<()>) -> Result<()> {
+        match result {
+            Err(error) if error.code() != Code::InvalidUsage && !self.engine_failed() => {
+                Err(self.fatal(error))
+            }
+            result => result,
         }
     }
 

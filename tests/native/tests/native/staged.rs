@@ -10,6 +10,16 @@ fn staged(name: &'static str) -> Scenario {
     scenario("staged", name).env("FLAGOSCOMM_TIERS", "host")
 }
 
+/// Whether the loader finds a library; asked in a process of its own.
+fn can_be_loaded(name: &str) -> bool {
+    let program = format!("import ctypes; ctypes.CDLL({name:?})");
+    let mut python = std::process::Command::new("python3");
+    python
+        .args(["-c", &program])
+        .stderr(std::process::Stdio::null());
+    python.status().is_ok_and(|status| status.success())
+}
+
 /// A variable that makes calls wait, so that the calling thread does everything itself.
 const CALL_WAITS: (&str, &str) = ("FLAGOSCOMM_STAGING_WAIT", "call");
 
@@ -34,6 +44,31 @@ fn every_collective_copies_what_it_reads_and_writes() {
     let outcome = staged("every_collective")
         .env(CALL_WAITS.0, CALL_WAITS.1)
         .ok();
+    copies_what_it_reads_and_writes(&outcome);
+}
+
+/// The same with the engine over messages, which gets buffers in devices' memory as a whole.
+#[test]
+fn an_engine_over_messages_copies_what_it_reads_and_writes() {
+    if !can_be_loaded("libucp.so.0") {
+        println!("SKIPPED: the host tier's engine over UCX needs it (Debian: libucx0)");
+        return;
+    }
+    let over_ucx = |name| {
+        staged(name)
+            .env("FLAGOSCOMM_HOST_ENGINE", "ucx")
+            .env("UCX_TLS", "tcp,self")
+    };
+    copies_what_it_reads_and_writes(&over_ucx("every_collective").ok());
+    let outcome = over_ucx("in_steps").ok();
+    assert_eq!(
+        calls(&outcome, "cudaHostRegister"),
+        (0, 0),
+        "there is no pool"
+    );
+}
+
+fn copies_what_it_reads_and_writes(outcome: &Outcome) {
     for (operation, rank, expected) in [
         ("AllReduce", 0, (16, 16)),
         ("AllReduce", 1, (16, 16)),
@@ -56,7 +91,7 @@ fn every_collective_copies_what_it_reads_and_writes() {
         ("Nothing", 0, (0, 0)),
         ("Pinned", 0, (0, 0)),
     ] {
-        let got = copied(&outcome, &format!("{operation} {rank}"));
+        let got = copied(outcome, &format!("{operation} {rank}"));
         assert_eq!(got, expected, "{operation} on rank {rank}");
     }
 }
