@@ -464,7 +464,7 @@ unsafe fn wait_and_run(
     }
     let text = || batch.texts[0].text();
     let ended = |error: Error| {
-        // The others wait for this rank's part, or have its results for good.
+        // The others wait for this rank's part, or go on without knowing that it has not its results.
         runner.engine.poison(&error);
         runner.liveness.of(&text).failed(&error);
         error
@@ -476,7 +476,7 @@ unsafe fn wait_and_run(
     // SAFETY: the buffers are the caller's, or copies that live on.
     unsafe { run_batch(runner, &batch)? };
     // SAFETY: as above.
-    unsafe { results.deliver(mover) }
+    unsafe { results.deliver(mover) }.map_err(ended)
 }
 
 /// A batch whose copies are queued. They go on whatever becomes of it.
