@@ -39,6 +39,8 @@ struct Front {
     worker: Option<Worker>,
 }
 
+type EngineAndMover = (Arc<dyn Engine>, Option<Arc<DeviceMover>>);
+
 /// By the address of the port, which has no room for it.
 fn fronts() -> &'static Mutex<HashMap<usize, Front>> {
     static FRONTS: PerProcess<Mutex<HashMap<usize, Front>>> = PerProcess::new();
@@ -148,12 +150,7 @@ impl HostPort {
     }
 
     /// The engine, and where it is `needed` what moves bytes between host and device.
-    fn front(
-        &self,
-        driver: &'static Driver,
-        device: i32,
-        needed: bool,
-    ) -> Result<(Arc<dyn Engine>, Option<Arc<DeviceMover>>)> {
+    fn front(&self, driver: &'static Driver, device: i32, needed: bool) -> Result<EngineAndMover> {
         let (engine, mover) = {
             let fronts = lock(fronts());
             let front = fronts.get(&self.key()).ok_or_else(ended)?;
