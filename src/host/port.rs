@@ -39,6 +39,8 @@ struct Front {
     worker: Option<Worker>,
 }
 
+type EngineAndMover = (Arc<dyn Engine>, Option<Arc<DeviceMover>>);
+
 /// By the address of the port, which has no room for it.
 fn fronts() -> &'static Mutex<HashMap<usize, Front>> {
     static FRONTS: PerProcess<Mutex<HashMap<usize, Front>>> = PerProcess::new();
@@ -148,12 +150,7 @@ impl HostPort {
     }
 
     /// The engine, and where it is `needed` what moves bytes between host and device.
-    fn front(
-        &self,
-        driver: &'static Driver,
-        device: i32,
-        needed: bool,
-    ) -> Result<(Arc<dyn Engine>, Option<Arc<DeviceMover>>)> {
+    fn front(&self, driver: &'static Driver, device: i32, needed: bool) -> Result<EngineAndMover> {
         let (engine, mover) = {
             let fronts = lock(fronts());
             let front = fronts.get(&self.key()).ok_or_else(ended)?;
@@ -464,7 +461,7 @@ unsafe fn wait_and_run(
     }
     let text = || batch.texts[0].text();
     let ended = |error: Error| {
-        // The others wait for this rank's part, or have its results for good.
+        // The others wait for this rank's part, or go on without knowing that it has not its results.
         runner.engine.poison(&error);
         runner.liveness.of(&text).failed(&error);
         error
@@ -476,7 +473,7 @@ unsafe fn wait_and_run(
     // SAFETY: the buffers are the caller's, or copies that live on.
     unsafe { run_batch(runner, &batch)? };
     // SAFETY: as above.
-    unsafe { results.deliver(mover) }
+    unsafe { results.deliver(mover) }.map_err(ended)
 }
 
 /// A batch whose copies are queued. They go on whatever becomes of it.

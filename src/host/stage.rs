@@ -149,7 +149,7 @@ fn ranges(op: &HostOp, rank: u32, nranks: u32) -> [Vec<Range>; 2] {
         ];
     }
     let (send, recv) = extents(op, rank, nranks);
-    [Vec::from([0..send]), Vec::from([0..recv])]
+    [send, recv].map(|end| std::iter::once(0..end).collect())
 }
 
 /// What has to go back to a device, and where it is until then.

@@ -403,6 +403,8 @@ mod tests {
         enqueue(b, note(2, 0)).unwrap();
         synchronize(b).unwrap();
         assert_eq!(*lock(&order), [1, 2]);
+        // What follows an event may see it before its own stream knows that the task is over.
+        synchronize(a).unwrap();
         assert!(query(a).unwrap() && event_query(event).unwrap());
         let end = event_create(true).unwrap();
         event_record(end, std::ptr::null_mut()).unwrap();
