@@ -3,7 +3,8 @@
 //! A process has one heap: a range of shared memory as long as the machine has memory, in which only
 //! what was allocated has pages. Others find it by the facts that [`Heap::facts`] tells, and map it once,
 //! whatever the number of communicators. A freed part loses its pages at once, also where others have
-//! the heap mapped; its addresses may be given again.
+//! the heap mapped; its addresses may be given again. Beyond the furthest part that was ever allocated no
+//! process can read it: a tool that looks for pointers everywhere would fill the machine's memory.
 
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
@@ -12,7 +13,7 @@ use crate::sys::per_process::PerProcess;
 use crate::sys::process;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 const PAGE: usize = 4096;
@@ -59,6 +60,56 @@ impl Free {
     }
 }
 
+/// What stands at the start of a heap.
+#[repr(C)]
+struct Start {
+    secret: u64,
+    /// How far the heap has been in use, in bytes.
+    end: AtomicU64,
+}
+
+/// A mapping of a heap, and how far this process can use it.
+#[derive(Debug)]
+struct Range {
+    memory: Segment,
+    usable: Mutex<usize>,
+}
+
+impl Range {
+    /// `memory`, whose first page has been allocated.
+    fn new(memory: Segment) -> Result<Range> {
+        let range = Range {
+            memory,
+            usable: Mutex::new(0),
+        };
+        range.use_up_to(PAGE)?;
+        Ok(range)
+    }
+
+    /// Makes it usable as far as `end`.
+    fn use_up_to(&self, end: usize) -> Result<()> {
+        let mut usable = lock(&self.usable);
+        if end > *usable {
+            let end = end.next_multiple_of(PAGE);
+            let made = self.memory.make_usable(*usable..end);
+            made.map_err(|e| Error::system("making shared memory usable", e))?;
+            *usable = end;
+        }
+        Ok(())
+    }
+
+    fn start(&self) -> *mut Start {
+        self.memory.base().cast()
+    }
+
+    /// How far the owner has used the heap.
+    fn end(&self) -> &AtomicU64 {
+        // SAFETY: the first page has been allocated and is usable; it stays as long as the range, and every
+        // process touches this word as an atomic only.
+        unsafe { &(*self.start()).end }
+    }
+}
+
 /// What another process must know to map a heap, once it knows the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
@@ -74,7 +125,7 @@ pub(crate) struct Facts {
 /// The heap of this process.
 #[derive(Debug)]
 pub(crate) struct Heap {
-    range: Segment,
+    range: Range,
     fd: OwnedFd,
     secret: u64,
     free: Mutex<Free>,
@@ -94,14 +145,15 @@ impl Heap {
                 Err(_) => len = (len / 2).next_multiple_of(HUGE),
             }
         };
-        range.advise(0, range.len(), libc::MADV_HUGEPAGE);
+        range.advise(0, len, libc::MADV_HUGEPAGE);
         let secret = process::random().map(u64::from_ne_bytes);
         let secret = secret.map_err(|e| Error::system("the kernel gave no random bytes", e))?;
         let page = memory::allocate(fd.as_fd(), 0, PAGE);
         page.map_err(|e| Error::system("allocating shared memory", e))?;
+        let range = Range::new(range)?;
         // SAFETY: the first bytes of the range, which has just got its first page.
-        unsafe { range.base().cast::<u64>().write(secret) };
-        let free = Free(BTreeMap::from([(PAGE, range.len() - PAGE)]));
+        unsafe { (&raw mut (*range.start()).secret).write(secret) };
+        let free = Free(BTreeMap::from([(PAGE, len - PAGE)]));
         Ok(Heap {
             range,
             fd,
@@ -114,17 +166,17 @@ impl Heap {
     /// What others must know.
     pub(crate) fn facts(&self) -> Facts {
         Facts {
-            base: self.range.base().addr() as u64,
+            base: self.range.memory.base().addr() as u64,
             fd: self.fd.as_raw_fd() as u64,
-            bytes: self.range.len() as u64,
+            bytes: self.range.memory.len() as u64,
             secret: self.secret,
         }
     }
 
     /// Whether a range of addresses lies in the heap.
     pub(crate) fn holds(&self, start: *const u8, bytes: usize) -> bool {
-        let at = start.addr().wrapping_sub(self.range.base().addr());
-        at < self.range.len() && bytes <= self.range.len() - at
+        let at = start.addr().wrapping_sub(self.range.memory.base().addr());
+        at < self.range.memory.len() && bytes <= self.range.memory.len() - at
     }
 
     fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {
@@ -132,7 +184,7 @@ impl Heap {
             return Ok(None);
         };
         let align = if len >= HUGE { HUGE } else { PAGE };
-        if len > self.range.len() {
+        if len > self.range.memory.len() {
             return Ok(None);
         }
         let Some(at) = lock(&self.free).take(len, align) else {
@@ -140,23 +192,25 @@ impl Heap {
         };
         // Somebody may have written to it after it was freed: it has to be zeros.
         let made = memory::release(self.fd.as_fd(), at, len)
-            .and_then(|()| memory::allocate(self.fd.as_fd(), at, len));
+            .and_then(|()| memory::allocate(self.fd.as_fd(), at, len))
+            .map_err(|e| Error::system(format_args!("{bytes} bytes of memory can't be had"), e))
+            .and_then(|()| self.range.use_up_to(at + len));
         if let Err(error) = made {
             let _ = memory::release(self.fd.as_fd(), at, len);
             lock(&self.free).give(at, len);
-            return Err(Error::system(
-                format_args!("{bytes} bytes of memory can't be had"),
-                error,
-            ));
+            return Err(error);
         }
-        self.range.advise(at, len, libc::MADV_DODUMP);
-        Ok(Some(self.range.base().wrapping_add(at)))
+        // Others learn of it before they hear of anything in it.
+        let end = (at + len) as u64;
+        self.range.end().fetch_max(end, Ordering::AcqRel);
+        self.range.memory.advise(at, len, libc::MADV_DODUMP);
+        Ok(Some(self.range.memory.base().wrapping_add(at)))
     }
 
     fn free(&self, memory: *mut u8, bytes: usize) -> Result<()> {
-        let at = memory.addr() - self.range.base().addr();
+        let at = memory.addr() - self.range.memory.base().addr();
         let len = bytes.next_multiple_of(PAGE);
-        self.range.advise(at, len, libc::MADV_DONTDUMP);
+        self.range.memory.advise(at, len, libc::MADV_DONTDUMP);
         let released = memory::release(self.fd.as_fd(), at, len);
         if self.reuses.load(Ordering::Acquire) {
             lock(&self.free).give(at, len);
@@ -202,16 +256,22 @@ pub(crate) fn never_reuse() {
 /// The heap of another process, mapped here.
 #[derive(Debug)]
 pub(crate) struct PeerHeap {
-    range: Segment,
+    range: Range,
     base: u64,
 }
 
 impl PeerHeap {
-    /// Where something that has an address in the other process lies here.
-    pub(crate) fn here(&self, address: u64) -> *mut u8 {
-        self.range
-            .base()
-            .wrapping_add((address - self.base) as usize)
+    /// Where something that has an address in the other process, and was announced by it, lies here; `None` if
+    /// the kernel does not let this process use it.
+    pub(crate) fn here(&self, address: u64) -> Option<*mut u8> {
+        let end = self.range.end().load(Ordering::Acquire);
+        let end = (end as usize).min(self.range.memory.len());
+        if let Err(error) = self.range.use_up_to(end) {
+            log::warn!("{error}");
+            return None;
+        }
+        let at = address.wrapping_sub(self.base) as usize;
+        Some(self.range.memory.base().wrapping_add(at))
     }
 }
 
@@ -236,9 +296,10 @@ pub(crate) fn of_process(pid: u32, facts: Facts) -> Result<Arc<PeerHeap>> {
     };
     let len = facts.bytes as usize;
     let range = Segment::open_of_process(pid, facts.fd, len)?.ok_or_else(wrong)?;
-    // SAFETY: the range is at least a page long; the secret was written before it was announced, and
-    // what else lies there is any number.
-    let found = unsafe { range.base().cast::<u64>().read_volatile() };
+    let range = Range::new(range)?;
+    // SAFETY: the range has a first page; the secret was written before it was announced, and what else
+    // lies there is any number.
+    let found = unsafe { (&raw const (*range.start()).secret).read_volatile() };
     if found != facts.secret {
         return Err(wrong());
     }
@@ -305,7 +366,7 @@ mod tests {
         heap.free(again, HUGE).unwrap();
         assert_ne!(heap.alloc(HUGE).unwrap().unwrap(), again);
         assert!(heap.alloc(usize::MAX).unwrap().is_none());
-        assert!(heap.alloc(heap.range.len()).unwrap().is_none());
+        assert!(heap.alloc(heap.range.memory.len()).unwrap().is_none());
     }
 
     #[test]
@@ -318,7 +379,9 @@ mod tests {
         let one = of_process(pid, facts).unwrap();
         let two = of_process(pid, facts).unwrap();
         assert!(Arc::ptr_eq(&one, &two));
-        let here = one.here(memory.addr() as u64);
+        let here = one.here(memory.addr() as u64).unwrap();
+        let beyond = |at: *mut u8| !memory::readable(at.wrapping_add(64 * PAGE).cast()).unwrap();
+        assert!(beyond(memory) && beyond(here));
         assert_ne!(here, memory);
         assert_eq!(bytes(here, 1), [3]);
         // The owner may give the memory back meanwhile.

@@ -36,6 +36,9 @@ pub(crate) fn readable(address: *const std::ffi::c_void) -> Result<bool> {
     }
 }
 
+/// The rights of memory that is in use.
+const USABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
 /// A mapping of shared memory. It starts as zeros and is unmapped on drop; the memory itself lives
 /// until the last mapping and the last descriptor are gone.
 #[derive(Debug)]
@@ -72,13 +75,14 @@ impl Segment {
             }
         }
         seal(fd.as_fd()).map_err(|error| fail("sealing", error))?;
-        let segment = Segment::map(fd.as_fd(), len)?;
+        let segment = Segment::map(fd.as_fd(), len, USABLE)?;
         Ok((segment, fd))
     }
 
     /// Makes a range of shared memory in which nothing is there yet: [`allocate`] gives it pages, a part
     /// at a time, and [`release`] takes them away. The size is sealed. It costs addresses only, which
-    /// no core dump holds until they are allocated.
+    /// no core dump holds until they are allocated, and which nobody can touch before
+    /// [`Segment::make_usable`]: a tool that looks through all readable memory would fill it with pages.
     pub(crate) fn create_sparse(len: usize) -> Result<(Segment, OwnedFd)> {
         let fail = |error: io::Error| {
             Error::system(
@@ -96,9 +100,17 @@ impl Segment {
             return Err(fail(io::Error::last_os_error()));
         }
         seal(fd.as_fd()).map_err(fail)?;
-        let segment = Segment::map(fd.as_fd(), len)?;
+        let segment = Segment::map(fd.as_fd(), len, libc::PROT_NONE)?;
         // A dump of a page that is not there would make it.
         segment.advise(0, len, libc::MADV_DONTDUMP);
+        Ok((segment, fd))
+    }
+
+    /// The same, all of which is usable at once.
+    pub(crate) fn create_usable_sparse(len: usize) -> Result<(Segment, OwnedFd)> {
+        let (segment, fd) = Segment::create_sparse(len)?;
+        let usable = segment.make_usable(0..len);
+        usable.map_err(|e| Error::system("making shared memory usable", e))?;
         Ok((segment, fd))
     }
 
@@ -107,6 +119,22 @@ impl Segment {
         debug_assert!(at + len <= self.len);
         // SAFETY: the range is inside this mapping. Callers give advice that changes no content.
         unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), len, what) };
+    }
+
+    /// Lets this process read and write a part, both ends of which are multiples of a page.
+    pub(crate) fn make_usable(&self, part: std::ops::Range<usize>) -> io::Result<()> {
+        if part.start > part.end || part.end > self.len {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        // SAFETY: the part lies in this mapping, of which nothing but its rights changes.
+        let changed = unsafe {
+            let start = self.base.as_ptr().add(part.start);
+            libc::mprotect(start.cast(), part.len(), USABLE)
+        };
+        match changed {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Maps memory that another rank made with [`Segment::create`] and passed to us. The descriptor
@@ -127,17 +155,17 @@ impl Segment {
                 stat.st_size
             )));
         }
-        Segment::map(fd, len)
+        Segment::map(fd, len, USABLE)
     }
 
-    fn map(fd: BorrowedFd<'_>, len: usize) -> Result<Segment> {
+    fn map(fd: BorrowedFd<'_>, len: usize, rights: libc::c_int) -> Result<Segment> {
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing of ours, and
         // the descriptor is open.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 len,
-                libc::PROT_READ | libc::PROT_WRITE,
+                rights,
                 libc::MAP_SHARED,
                 fd.as_raw_fd(),
                 0,
@@ -153,7 +181,8 @@ impl Segment {
     }
 
     /// Maps the memory of [`Segment::create_sparse`] that another process holds open under a number.
-    /// `None` if that number is something else there: nothing else is opened.
+    /// `None` if that number is something else there: nothing else is opened. Nothing of it can be touched
+    /// before [`Segment::make_usable`].
     pub(crate) fn open_of_process(pid: u32, number: u64, len: usize) -> Result<Option<Segment>> {
         let path = format!("/proc/{pid}/fd/{number}");
         let fail = |error| Error::system(format_args!("opening {path}"), error);
@@ -174,7 +203,7 @@ impl Segment {
         if file.metadata().map_err(fail)?.len() != len as u64 {
             return Ok(None);
         }
-        let segment = Segment::map(file.as_fd(), len)?;
+        let segment = Segment::map(file.as_fd(), len, libc::PROT_NONE)?;
         segment.advise(0, len, libc::MADV_DONTDUMP);
         Ok(Some(segment))
     }
@@ -399,6 +428,10 @@ mod tests {
         assert_eq!(pages(&fd), 0);
         allocate(fd.as_fd(), 8192, 4 * 4096).unwrap();
         assert_eq!(pages(&fd), 4);
+        range.make_usable(8192..16384).unwrap();
+        assert!(range.make_usable(0..2 * len).is_err());
+        let page = |range: &Segment, at: usize| readable(range.base().wrapping_add(at).cast());
+        assert!(page(&range, 8192).unwrap() && !page(&range, 16384).unwrap());
         let at = range.base().wrapping_add(8192);
         // SAFETY: inside the range, which only this thread knows.
         unsafe {
@@ -408,6 +441,8 @@ mod tests {
         let pid = std::process::id();
         let number = fd.as_raw_fd() as u64;
         let twin = Segment::open_of_process(pid, number, len).unwrap().unwrap();
+        assert!(!page(&twin, 8192).unwrap());
+        twin.make_usable(8192..12288).unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { twin.base().add(8192).read() }, 5);
         release(fd.as_fd(), 8192, 4 * 4096).unwrap();

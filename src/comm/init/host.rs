@@ -155,7 +155,7 @@ fn staging_pool(comm: &Comm, infos: &[RankInfo]) -> Option<Shared> {
     if none || bytes == 0 {
         return None;
     }
-    let made = Segment::create_sparse(bytes);
+    let made = Segment::create_usable_sparse(bytes);
     made.inspect_err(|error| log::warn!("no memory for staging of its own: {error}"))
         .ok()
 }

@@ -82,7 +82,7 @@ impl Tuning {
     pub(crate) fn of_process() -> Result<Tuning> {
         Ok(Tuning {
             one_exchange: usize::MAX,
-            single_copy_from: 64 << 10,
+            single_copy_from: 256 << 10,
             whole_message_from: 64 << 10,
             single_copy: config::get().single_copy,
             process: own_number()?,
@@ -664,7 +664,7 @@ impl ShmEngine {
             return Reach::Here(std::ptr::with_exposed_provenance_mut(address as usize));
         }
         if let (true, Some(heap)) = (word & IN_HEAP != 0, &direct.mapped[rank]) {
-            return Reach::Here(heap.here(address));
+            return heap.here(address).map_or(Reach::Not, Reach::Here);
         }
         self.pid(rank)
             .map_or(Reach::Not, |pid| Reach::Elsewhere(pid, address))

@@ -193,7 +193,7 @@ impl Stage {
     /// The engines, and the movers of those that have one.
     fn world(self) -> (World, Vec<Option<Arc<LateMover>>>) {
         let pool = pool_bytes(self.pool, self.ranks);
-        let pool = (pool > 0).then(|| Segment::create_sparse(pool).unwrap());
+        let pool = (pool > 0).then(|| Segment::create_usable_sparse(pool).unwrap());
         let pool = pool.map(|(segment, fd)| (Arc::new(segment), fd));
         let mut movers = Vec::new();
         let World(engines, through) = World::through(self.through, self.ranks);
