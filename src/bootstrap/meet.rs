@@ -708,8 +708,13 @@ pub(crate) mod tests {
             let plan = Plan { tree, ids: number };
             for (index, id) in ids.iter().enumerate() {
                 let used = plan.stays(index as u32).is_some();
-                let answers = connect_any(id, "", &patience(500)).is_ok();
-                assert_eq!(answers, !used, "id {index} of {number}");
+                let answers = |limit| connect_any(id, "", &patience(limit)).is_ok();
+                // Its thread ends a little after the last rank has been answered.
+                let right = match used {
+                    true => (0..50).any(|_| !answers(100)),
+                    false => answers(5000),
+                };
+                assert!(right, "id {index} of {number}");
             }
         }
     }
