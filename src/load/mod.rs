@@ -393,10 +393,7 @@ fn detect_vendor(env: &Env, sections: &mut Vec<Section>) -> ProcessVendor {
             absent.join(", ")
         ));
     }
-    let how = format!(
-        "no accelerator can be used, host tier ({})",
-        parts.join("; ")
-    );
+    let how = format!("no accelerator can be used ({})", parts.join("; "));
     let driver = Err(Error::not_supported(how.clone()));
     ProcessVendor {
         vendor: None,

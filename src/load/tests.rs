@@ -520,7 +520,7 @@ fn rule_5_and_6_detection() {
         text,
         &[
             "- |",
-            "host tier (no driver of nvidia, cambricon, metax, ",
+            "no accelerator can be used (no driver of nvidia, cambricon, metax, ",
             "sunrise was found; `flagos-comm doctor --details` lists every place)",
         ],
     );

@@ -5,7 +5,7 @@ use crate::flagcx_abi::skin::{SUSPEND_MEMORY, entry, entry_with_state, live, rea
 use crate::registry::registry;
 use crate::types::*;
 use engine::internal;
-use engine::{Caller, Options};
+use engine::{Caller, Error, Options};
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
@@ -16,6 +16,12 @@ use std::ptr::null_mut;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagcxGetUniqueId(commId: *mut flagcxUniqueId) -> flagcxResult_t {
     entry("flagcxGetUniqueId", null_mut(), || {
+        if commId.is_null() {
+            return Err(Error::invalid_argument(
+                "commId is NULL: it is memory of the caller's, 256 bytes (a handle group's uniqueId is \
+                 NULL since FlagCX 0.13)",
+            ));
+        }
         // SAFETY: this function's contract. Bytes have no alignment.
         let out = unsafe {
             Out::new(

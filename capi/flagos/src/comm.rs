@@ -342,7 +342,8 @@ pub unsafe extern "C" fn flagosCommShrink(
 ///
 /// @return flagosSuccess; flagosInvalidArgument (lowest is NULL, text is NULL with a size, no live
 /// communicator; the other ranks are not told); flagosInvalidUsage (in a group; init is not finished; comm
-/// is finalized; another collective call on comm is under way here, or on another rank);
+/// is finalized; another call over the control connections, a split say, is under way on comm here or on another rank;
+/// an operation there is not seen, and ends this call by its deadline);
 /// flagosTimeout (after the init deadline; the text names the missing ranks); flagosRemoteError (a rank
 /// died or left); flagosAborted; what comm has failed with before; flagosInternalError. After
 /// flagosTimeout, flagosRemoteError and different calls comm can't agree or split any more.
