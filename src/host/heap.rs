@@ -192,12 +192,20 @@ impl Heap {
         };
         // Somebody may have written to it after it was freed: it has to be zeros.
         let made = memory::release(self.fd.as_fd(), at, len)
-            .and_then(|()| memory::allocate(self.fd.as_fd(), at, len))
+            .and_then(|()| memory::allocate(self.fd.as_fd(), at, len));
+        let lost = made.as_ref().is_err_and(is_lost);
+        let made = made
             .map_err(|e| Error::system(format_args!("{bytes} bytes of memory can't be had"), e))
             .and_then(|()| self.range.use_up_to(at + len));
         if let Err(error) = made {
             let _ = memory::release(self.fd.as_fd(), at, len);
             lock(&self.free).give(at, len);
+            if lost {
+                log::warn!(
+                    "the program has closed a descriptor of flagos-comm's: {error}; ordinary memory instead"
+                );
+                return Ok(None);
+            }
             return Err(error);
         }
         // Others learn of it before they hear of anything in it.
@@ -211,12 +219,24 @@ impl Heap {
         let at = memory.addr() - self.range.memory.base().addr();
         let len = bytes.next_multiple_of(PAGE);
         self.range.memory.advise(at, len, libc::MADV_DONTDUMP);
-        let released = memory::release(self.fd.as_fd(), at, len);
+        let released = memory::release(self.fd.as_fd(), at, len).or_else(|error| {
+            if is_lost(&error) {
+                // The mapping is still the heap's.
+                self.range.memory.advise(at, len, libc::MADV_REMOVE);
+                return Ok(());
+            }
+            Err(error)
+        });
         if self.reuses.load(Ordering::Acquire) {
             lock(&self.free).give(at, len);
         }
         released.map_err(|e| Error::system("giving shared memory back", e))
     }
+}
+
+/// Whether a call failed because the heap's descriptor is not the heap's any more.
+fn is_lost(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBADF)
 }
 
 static OWN: PerProcess<Result<Heap>> = PerProcess::new();
@@ -367,6 +387,34 @@ mod tests {
         assert_ne!(heap.alloc(HUGE).unwrap().unwrap(), again);
         assert!(heap.alloc(usize::MAX).unwrap().is_none());
         assert!(heap.alloc(heap.range.memory.len()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_file_that_got_the_number_of_its_descriptor_is_left_alone() {
+        use std::os::unix::fs::FileExt;
+        let heap = Heap::new().unwrap();
+        let memory = heap.alloc(HUGE).unwrap().unwrap();
+        // SAFETY: allocated above.
+        unsafe { memory.write(3) };
+        let path = std::env::temp_dir().join(format!("flagos-heap-{}", std::process::id()));
+        let file = std::fs::File::options()
+            .create_new(true)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let content = [b'V'; 8192];
+        file.write_all_at(&content, 0).unwrap();
+        // SAFETY: both are open; the heap's number is the file's from here on.
+        assert!(unsafe { libc::dup2(file.as_raw_fd(), heap.fd.as_raw_fd()) } >= 0);
+        assert!(heap.alloc(HUGE).unwrap().is_none());
+        heap.free(memory, HUGE).unwrap();
+        // SAFETY: the range stays mapped.
+        assert_eq!(unsafe { memory.read() }, 0);
+        let mut found = [0; 8192];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_eq!((found, file.metadata().unwrap().len()), (content, 8192));
     }
 
     #[test]

@@ -262,6 +262,12 @@ pub(crate) fn release(fd: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<(
 }
 
 fn fallocate(fd: BorrowedFd<'_>, mode: libc::c_int, at: usize, len: usize) -> io::Result<()> {
+    // The program may have closed the descriptor, and have a file of its own under that number.
+    // SAFETY: the call takes an integer and touches no memory of ours.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 || seals & libc::F_SEAL_GROW == 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
     let invalid = |_| io::Error::from_raw_os_error(libc::EINVAL);
     let at = libc::off_t::try_from(at).map_err(invalid)?;
     let len = libc::off_t::try_from(len).map_err(invalid)?;

@@ -531,11 +531,10 @@ impl ShmEngine {
             let mapped = in_heap(rank, side) && direct.heaps[rank] == Some(true);
             one_process || mapped || word(rank, side) == 0
         };
-        let push = match op.kind {
-            OpKind::AllReduce => (0..ranks).all(|rank| loads(rank, Side::Recv)),
-            OpKind::Reduce | OpKind::Gather => loads(root, Side::Recv),
-            _ => false,
-        };
+        // Only inside one process: a process that was stopped while it writes, and goes on when the others
+        // have long given up, would write into what they use for something else by then.
+        let push =
+            one_process && matches!(op.kind, OpKind::AllReduce | OpKind::Reduce | OpKind::Gather);
         // In place a block is sent and overwritten at once.
         let swaps = |rank: usize| {
             let same = word(rank, Side::Send) == word(rank, Side::Recv);
