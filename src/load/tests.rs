@@ -509,7 +509,11 @@ fn rule_5_and_6_detection() {
     });
     has(
         line(&output, "vendor"),
-        &["- |", "no accelerator can be used (nvidia: CUDA runtime (", "sees no device"],
+        &[
+            "- |",
+            "no accelerator can be used (nvidia: CUDA runtime (",
+            "sees no device",
+        ],
     );
     assert!(!output.contains("WARN"), "{output}");
     has(&output, &["INFO vendor: no accelerator can be used"]);
