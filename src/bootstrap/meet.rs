@@ -767,7 +767,7 @@ pub(crate) mod tests {
         ] {
             let (ids, tree) = ([id()], tree(5, fan_out));
             for error in all(here, |rank| {
-                join(&ids, tree, rank, &patience(400)).unwrap_err()
+                join(&ids, tree, rank, &patience(1500)).unwrap_err()
             }) {
                 assert_eq!(error.code(), Code::Timeout);
                 assert!(error.text().contains(text), "{error}");
@@ -791,11 +791,11 @@ pub(crate) mod tests {
         let ids = [id()];
         let started = Instant::now();
         for error in all([0, 1, 2, 5, 5], |rank| {
-            join(&ids, tree(6, 2), rank, &patience(20_000)).unwrap_err()
+            join(&ids, tree(6, 2), rank, &patience(50_000)).unwrap_err()
         }) {
             assert!(error.text().contains("rank 5 came twice"), "{error}");
         }
-        assert!(started.elapsed() < Duration::from_secs(10));
+        assert!(started.elapsed() < Duration::from_secs(25));
     }
 
     #[test]
@@ -804,7 +804,7 @@ pub(crate) mod tests {
         let other = [ids[1].clone(), ids[0].clone()];
         let errors = all(0..7, |rank| {
             let mine = if rank == 6 { &other } else { &ids };
-            join(mine, tree(7, 2), rank, &patience(2000)).unwrap_err()
+            join(mine, tree(7, 2), rank, &patience(5000)).unwrap_err()
         });
         assert!(
             errors

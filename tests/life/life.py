@@ -895,16 +895,20 @@ def signals_do_not_disturb():
 # ---- nothing is left
 
 def possessions():
-    """What this process holds: descriptors by kind, threads, names in /dev/shm, abstract sockets of ours."""
-    kinds = {}
+    """What this process holds: descriptors by kind, threads, names in /dev/shm, abstract sockets of ours. Other
+    processes have such sockets meanwhile, so only those that a descriptor of this one means count."""
+    kinds, inodes = {}, set()
     for fd in os.listdir("/proc/self/fd"):
         try:
-            kind = os.readlink(f"/proc/self/fd/{fd}").split(":")[0]
+            kind, _, which = os.readlink(f"/proc/self/fd/{fd}").partition(":")
         except FileNotFoundError:
             continue
         kinds[kind] = kinds.get(kind, 0) + 1
+        if kind == "socket":
+            inodes.add(which.strip("[]"))
     shm = [name for name in os.listdir("/dev/shm") if "flagos" in name.lower()]
-    unix = [line for line in open("/proc/net/unix", encoding="ascii", errors="replace") if "@flagos-comm" in line]
+    unix = [line for line in open("/proc/net/unix", encoding="ascii", errors="replace")
+            if "@flagos-comm" in line and line.split()[6] in inodes]
     maps = sum("flagos" in line or "memfd" in line for line in open("/proc/self/maps", encoding="ascii")
                if ".so" not in line)
     return {"fds": kinds, "threads": len(os.listdir("/proc/self/task")), "shm": shm, "unix": len(unix), "maps": maps}

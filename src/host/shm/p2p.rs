@@ -154,6 +154,7 @@ impl ShmEngine {
         let mut live: Vec<usize> = (0..transfers.len()).collect();
         let mut busy = vec![[false; 2]; self.ranks];
         let mut waiter = Waiter::new(self, wait);
+        let mut last_look = false;
         while !live.is_empty() {
             let mut moved = false;
             busy.fill([false; 2]);
@@ -189,6 +190,7 @@ impl ShmEngine {
             if moved {
                 self.ring();
                 waiter.progressed();
+                last_look = false;
             } else {
                 let peers = || {
                     live.iter()
@@ -196,12 +198,19 @@ impl ShmEngine {
                         .collect()
                 };
                 let ready = || live.iter().any(|&index| self.can_move(&transfers[index]));
-                waiter.pause(&ready, &|| {
+                let paused = waiter.pause(&ready, &|| {
                     let mut peers: Vec<u32> = peers();
                     peers.sort_unstable();
                     peers.dedup();
                     peers
-                })?;
+                });
+                if let Err(error) = paused {
+                    // What came before the end of the communicator is taken all the same.
+                    if last_look || !self.ended_elsewhere() {
+                        return Err(error);
+                    }
+                    last_look = true;
+                }
             }
         }
         result

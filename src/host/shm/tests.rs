@@ -13,12 +13,15 @@ use crate::host::tests::{
 use crate::ops::lock;
 use crate::sys::unix;
 use crate::types::{DataType, OpKind};
+use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
 pub(crate) mod staged;
+
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How the ranks of a test get at each other's buffers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -511,6 +514,44 @@ fn an_abort_ends_the_waits_of_every_rank() {
         let late = run(&*world.0[2], &op(OpKind::Barrier, 0, DataType::Int8)).unwrap_err();
         assert_eq!(late.code(), Code::RemoteError);
     }
+}
+
+#[test]
+fn what_is_there_counts_although_a_rank_has_ended_the_communicator_since() {
+    let end = |engine: &ShmEngine, aborts: bool| match aborts {
+        true => engine.abort(),
+        false => engine.poison(&Error::internal("found something")),
+    };
+    // The other rank publishes and ends the communicator between two looks, whichever these are.
+    for aborts in [true, false] {
+        for moment in 0..110 {
+            let world = World::new(2);
+            let looks = Cell::new(0);
+            let ready = || {
+                looks.set(looks.get() + 1);
+                if looks.get() == moment {
+                    end(&world.0[1], aborts);
+                }
+                looks.get() > moment
+            };
+            let waited = world.0[0].wait_until(&Until::after(PATIENCE), ready, Vec::new);
+            waited.unwrap_or_else(|error| panic!("look {moment}: {error}"));
+        }
+    }
+    // An end of its own is the end at once.
+    let world = World::new(2);
+    let looks = Cell::new(0);
+    let ready = || {
+        looks.set(looks.get() + 1);
+        if looks.get() == 100 {
+            world.0[0].abort();
+        }
+        false
+    };
+    let error = world.0[0]
+        .wait_until(&Until::after(PATIENCE), ready, Vec::new)
+        .unwrap_err();
+    assert_eq!(error.code(), Code::Aborted);
 }
 
 #[test]

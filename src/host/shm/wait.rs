@@ -196,11 +196,23 @@ impl ShmEngine {
     ) -> Result<()> {
         let mut waiter = Waiter::new(self, policy);
         loop {
-            waiter.pause(ready, waiting_for)?;
-            if ready() {
+            let paused = waiter.pause(ready, waiting_for);
+            // A rank that has done its part may end the communicator before this one has seen it: what is
+            // awaited is there all the same.
+            if ready() && (paused.is_ok() || self.ended_elsewhere()) {
                 return Ok(());
             }
+            paused?;
         }
+    }
+
+    /// Whether the published end of this engine, if there is one, came from another rank.
+    pub(super) fn ended_elsewhere(&self) -> bool {
+        let words = self.map.failure();
+        let failed = words.state.load(Acquire) == SET;
+        !self.aborted.load(Acquire)
+            && (words.aborted.load(Acquire) != 0 || failed)
+            && !(failed && words.rank.load(Relaxed) as usize == self.rank)
     }
 
     /// Wakes the ranks that sleep, after something was published.
