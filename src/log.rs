@@ -59,8 +59,9 @@ fn file() -> Option<&'static File> {
             Ok(file) => Some(file),
             Err(error) => {
                 let line = format!(
-                    "[flagos-comm] WARN FLAGOSCOMM_LOG_FILE={} can't be opened ({error}); \
+                    "[flagos-comm {}] WARN FLAGOSCOMM_LOG_FILE={} can't be opened ({error}); \
                      the log goes to stderr\n",
+                    std::process::id(),
                     path.display()
                 );
                 write_to_stderr(line.as_bytes());
@@ -92,7 +93,12 @@ impl log::Log for Sink {
             crate::sys::callback::log(function, record.level() as c_int, &text, user);
             return;
         }
-        let line = format!("[flagos-comm] {} {text}\n", record.level());
+        // Ranks that share a terminal or a file are told apart by their process.
+        let line = format!(
+            "[flagos-comm {}] {} {text}\n",
+            std::process::id(),
+            record.level()
+        );
         match file() {
             // A full disk is nobody's error here.
             Some(mut file) => drop(file.write_all(line.as_bytes())),

@@ -198,9 +198,41 @@ impl Section {
         }
     }
 
-    /// Every candidate in one line, for error texts.
+    /// Every candidate in one line, for error texts: those that are there, and what the user named, each
+    /// with what is wrong; names of which nothing is there, and places without any of them, once each.
     pub fn tried(&self) -> String {
-        Section::told(self.attempts.iter()).unwrap_or_else(|| "nothing was tried".to_string())
+        let (mut names, mut folders, mut searched) = (Vec::new(), Vec::new(), false);
+        for attempt in self.attempts.iter().filter(|a| !a.is_told_apart()) {
+            let name = match attempt.name.rsplit_once('/') {
+                Some((folder, name)) => {
+                    if !folders.contains(&folder) {
+                        folders.push(folder);
+                    }
+                    name
+                }
+                None => {
+                    searched |= attempt.source != Source::AlreadyLoaded;
+                    attempt.name.as_str()
+                }
+            };
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let place = match (searched, folders.is_empty()) {
+            (true, true) => String::from("not found by the loader"),
+            (true, false) => format!("not found by the loader, nor in {}", folders.join(", ")),
+            (false, true) => String::from("not loaded by the process"),
+            (false, false) => format!("not in {}", folders.join(", ")),
+        };
+        let absent = (!names.is_empty()).then(|| format!("{}: {place}", names.join(", ")));
+        let apart = Section::told(self.attempts.iter().filter(|a| a.is_told_apart()));
+        let told = [apart, absent].into_iter().flatten();
+        let text = told.collect::<Vec<_>>().join("; ");
+        match text.is_empty() {
+            true => String::from("nothing was tried"),
+            false => text,
+        }
     }
 
     /// Those that are there and can't be used, and what the user named, in one line.
@@ -232,6 +264,12 @@ impl Section {
             }
         }
         (!text.is_empty()).then_some(text)
+    }
+}
+
+impl Attempt {
+    fn is_told_apart(&self) -> bool {
+        self.outcome != Outcome::Absent || self.source == Source::Override
     }
 }
 
@@ -415,6 +453,41 @@ mod tests {
         assert!(text.contains("1 of 2 functions (without ncclX)"));
         assert!(text.contains("refused: invalid ELF header"));
         assert!(text.contains("note: two copies"));
+    }
+
+    #[test]
+    fn names_and_places_without_a_library_are_told_once() {
+        let mut section = sample().sections.swap_remove(0);
+        section.attempts.truncate(1);
+        section.attempts[0].name = String::from("/mine/a.so");
+        for (source, name) in [
+            (Source::AlreadyLoaded, "a.so.2"),
+            (Source::AlreadyLoaded, "a.so"),
+            (Source::Soname, "a.so.2"),
+            (Source::Soname, "a.so"),
+            (Source::Root, "/x/a.so.2"),
+            (Source::Root, "/x/a.so"),
+            (Source::Root, "/y/a.so.2"),
+            (Source::Root, "/y/a.so"),
+        ] {
+            let mut attempt = section.attempts[0].clone();
+            (attempt.source, attempt.outcome) = (source, Outcome::Absent);
+            attempt.name = String::from(name);
+            section.attempts.push(attempt);
+        }
+        assert_eq!(
+            section.tried(),
+            "/mine/a.so: invalid ELF header; a.so.2, a.so: not found by the loader, nor in /x, /y"
+        );
+        section.attempts[1].outcome = Outcome::Refused;
+        section.attempts.drain(3..);
+        section.attempts.remove(0);
+        assert_eq!(
+            section.tried(),
+            "a.so.2: invalid ELF header; a.so: not loaded by the process"
+        );
+        section.attempts.clear();
+        assert_eq!(section.tried(), "nothing was tried");
     }
 
     #[test]
