@@ -799,6 +799,31 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn of_many_rendezvous_that_failed_the_latest_tell_latecomers_why() {
+        let tree = tree(6, 2);
+        let ids: Vec<IdContent> = (0..12)
+            .map(|_| {
+                let id = id();
+                for error in all([5, 5], |rank| {
+                    let one = std::slice::from_ref(&id);
+                    join(one, tree, rank, &patience(20_000)).unwrap_err()
+                }) {
+                    assert!(error.text().contains("rank 5 came twice"), "{error}");
+                }
+                id
+            })
+            .collect();
+        let late = join(&ids[11..], tree, 1, &patience(20_000)).unwrap_err();
+        assert!(late.text().contains("rank 5 came twice"), "{late}");
+        // The first have gone, each with its thread and its socket.
+        let gone = |_| {
+            std::thread::sleep(Duration::from_millis(100));
+            connect_any(&ids[0], "", &patience(1000)).is_err()
+        };
+        assert!((0..100).any(gone));
+    }
+
+    #[test]
     fn ids_in_another_order_are_found() {
         let ids = [id(), id()];
         let other = [ids[1].clone(), ids[0].clone()];

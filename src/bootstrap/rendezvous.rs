@@ -19,7 +19,7 @@ use crate::sys::process;
 use crate::types::MAX_RANKS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// When more ranks than this wait for their parents, the others come again.
@@ -30,10 +30,11 @@ const LATER: Duration = Duration::from_millis(50);
 const STARVING: Duration = Duration::from_secs(2);
 /// How long a rendezvous that failed goes on telling latecomers why, unless all have heard it.
 const AFTERGLOW: Duration = Duration::from_secs(30);
-/// How many of them may do that at once: each costs a thread and a socket, and a latecomer that finds
-/// nobody learns only that the id is spent.
-const MAX_AFTERGLOWS: usize = 8;
-static AFTERGLOWS: AtomicUsize = AtomicUsize::new(0);
+/// How many of them may do that at once, the latest ones: each costs a thread and a socket, and a latecomer
+/// that finds nobody learns only that the id is spent.
+const MAX_AFTERGLOWS: u64 = 8;
+/// Rendezvous of this process that have failed.
+static FAILURES: AtomicU64 = AtomicU64::new(0);
 
 /// A listening socket and the addresses under which others reach it.
 #[derive(Debug)]
@@ -313,17 +314,14 @@ struct Server {
     failed: Option<(Instant, Error)>,
     /// The ranks that have heard of the failure.
     told: BTreeSet<u32>,
-    /// There are enough others of its kind.
-    too_many: bool,
+    /// Which of the process' failed rendezvous this is.
+    number: u64,
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         // A forked child may hold the socket too: whoever connects would wait for ever.
         crate::sys::net::stop_listening(&self.listener);
-        if self.failed.is_some() {
-            AFTERGLOWS.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }
 
@@ -342,7 +340,7 @@ impl Server {
             away: BTreeMap::new(),
             failed: None,
             told: BTreeSet::new(),
-            too_many: false,
+            number: 0,
         }
     }
 
@@ -352,7 +350,8 @@ impl Server {
             if let Some((when, _)) = &self.failed {
                 let expected = self.roster.as_ref().map_or(0, Roster::len);
                 let all_told = self.told.len() >= expected;
-                if all_told || when.elapsed() > AFTERGLOW || self.too_many {
+                let later = FAILURES.load(Ordering::Relaxed) - self.number;
+                if all_told || when.elapsed() > AFTERGLOW || later >= MAX_AFTERGLOWS {
                     return;
                 }
             } else if self.seen.is_empty()
@@ -554,7 +553,7 @@ impl Server {
         self.told.extend(&self.answered);
         self.guests.clear();
         self.failed = Some((Instant::now(), error));
-        self.too_many = AFTERGLOWS.fetch_add(1, Ordering::Relaxed) >= MAX_AFTERGLOWS;
+        self.number = FAILURES.fetch_add(1, Ordering::Relaxed) + 1;
     }
 
     fn missing(&self) -> String {
