@@ -1,4 +1,7 @@
-//! What the benchmarks share: facts about the machine that stand beside every figure.
+//! What the benchmarks share: facts about the machine that stand beside every figure, and the comparison with other
+//! libraries.
+
+pub mod comparison;
 
 use flagos_comm_testkit::cargo::{target_dir, workspace};
 use serde_json::{Value, json};
