@@ -43,7 +43,7 @@ fn operation(report: &Report, operation: Operation, out: &mut String) {
     if sizes.is_empty() {
         return;
     }
-    let _ = write!(out, "\n### {}\n\n| size | ours µs |", operation.title());
+    let _ = write!(out, "\n#### {}\n\n| size | ours µs |", operation.title());
     for (_, title) in &peers {
         let _ = write!(out, " {title} |");
     }
