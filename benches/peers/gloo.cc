@@ -5,9 +5,6 @@
 // each process goes into its own, where it has that address: two hosts.
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/file_store.h>
-#include <gloo/transport/tcp/device.h>
 
 #include <fcntl.h>
 #include <sched.h>
@@ -16,8 +13,8 @@
 
 #include <memory>
 #include <string>
-#include <type_traits>
 
+#include "gloo_mesh.h"
 #include "pair.h"
 
 namespace {
@@ -30,18 +27,6 @@ void gloo_allreduce(void* context, const float* send, float* recv, size_t count)
     gloo::allreduce(options);
 }
 
-// The store's argument is a reference in older versions of gloo and a shared pointer in newer ones.
-template <class Context, class Device>
-auto connect(Context& context, std::shared_ptr<gloo::rendezvous::Store> store, Device device, int)
-    -> decltype(context.connectFullMesh(store, device)) {
-    context.connectFullMesh(store, device);
-}
-template <class Context, class Device>
-auto connect(Context& context, std::shared_ptr<gloo::rendezvous::Store> store, Device device, long)
-    -> decltype(context.connectFullMesh(*store, device)) {
-    context.connectFullMesh(*store, device);
-}
-
 void enter(const char* name) {
     const std::string path = std::string("/var/run/netns/") + name;
     const int space = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -52,12 +37,8 @@ void enter(const char* name) {
 int run(int rank, int pipe_read, int pipe_write, char** argv) {
     const int nranks = 2;
     if (argv[6] != nullptr) enter(argv[6 + 2 * rank]);
-    gloo::transport::tcp::attr attributes;
-    attributes.hostname = argv[6] == nullptr ? "127.0.0.1" : argv[7 + 2 * rank];
-    auto device = gloo::transport::tcp::CreateDevice(attributes);
-    auto mesh = std::make_shared<gloo::rendezvous::Context>(rank, nranks);
-    connect(*mesh, std::make_shared<gloo::rendezvous::FileStore>(argv[5]), device, 0);
-    std::shared_ptr<gloo::Context> peer = mesh;
+    const char* address = argv[6] == nullptr ? "127.0.0.1" : argv[7 + 2 * rank];
+    std::shared_ptr<gloo::Context> peer = gloo_mesh::make(rank, nranks, address, argv[5]);
     if (rank == 0) printf("{\"peer\":\"gloo tcp\"}\n");
 
     pair_library library = pair_load(argv[1]);

@@ -138,13 +138,6 @@ static inline void pair_check(const char *name, pair_allreduce f, void *context,
             pair_die("%s: rank %d, %zu elements: element %zu is %g", name, rank, count, i, (double)recv[i]);
 }
 
-static inline double pair_block(pair_allreduce f, void *context, const float *send, float *recv, size_t count,
-                                int calls) {
-    double start = pair_now();
-    for (int i = 0; i < calls; i++) f(context, send, recv, count);
-    return (pair_now() - start) / calls;
-}
-
 static inline float *pair_buffer(size_t bytes) {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) pair_die("no memory");
@@ -165,61 +158,125 @@ static inline void pair_quantiles(const char *name, double *v, int n) {
            v[n / 2], v[n * 3 / 4], v[n * 9 / 10]);
 }
 
+/* One side of a comparison: `loop` makes that many calls and gives the seconds of one; `settle`, if there is one,
+ * brings the ranks together afterwards, outside the measured time. */
+typedef struct {
+    double (*loop)(void *work, int calls);
+    void (*settle)(void *work);
+    void *work;
+} pair_timed;
+
+/* What the ranks agree on goes through one of the all-reduces. */
+typedef struct {
+    pair_allreduce sum;
+    void *context;
+    int rank, nranks;
+} pair_ranks;
+
+static inline double pair_timed_block(const pair_timed *side, int calls) {
+    const double each = side->loop(side->work, calls);
+    if (side->settle) side->settle(side->work);
+    return each;
+}
+
+/* Blocks of both sides in turns. Rank 0 prints the line of JSON, which begins with `head`. */
+static inline void pair_compare(const pair_ranks *ranks, const pair_timed sides[2], size_t bytes, const char *head,
+                                int pairs, int least, double block) {
+    int calls[2];
+    double each[2];
+    if (pairs < 3) pairs = 3;
+    if (pairs > PAIR_MOST) pairs = PAIR_MOST;
+    if (least > pairs) least = pairs;
+    for (int q = 0; q < 2; q++) {
+        double once = pair_agree(ranks->sum, ranks->context, ranks->rank, pair_timed_block(&sides[q], 2));
+        /* Ours tries both of its ways in the first calls of a large size. */
+        const int few = bytes >= (256u << 10) ? 5 : 1;
+        const double many = 2 * block / (once > 0 ? once : block);
+        const int warm = many < few ? few : many > 20 ? 20 : (int)many;
+        /* The least of some: others' work in one would make the blocks of all pairs too short. */
+        double least_each = pair_timed_block(&sides[q], warm);
+        for (int i = 0; i < 2; i++) {
+            const double again = pair_timed_block(&sides[q], warm);
+            if (again < least_each) least_each = again;
+        }
+        each[q] = pair_agree(ranks->sum, ranks->context, ranks->rank, least_each);
+        double wanted = block / each[q];
+        calls[q] = wanted < 1 ? 1 : wanted > 200000 ? 200000 : (int)wanted;
+    }
+    /* No size takes longer than about six seconds. */
+    double pair_time = each[0] * calls[0] + each[1] * calls[1];
+    int n = pairs * pair_time > 6 ? (int)(6 / pair_time) : pairs;
+    n = (int)pair_agree(ranks->sum, ranks->context, ranks->rank, n < least ? least : n);
+    static double t[2][PAIR_MOST], ratio[PAIR_MOST];
+    double busy = pair_busy(), own = pair_own(), wall = pair_now();
+    for (int p = 0; p < n; p++) {
+        for (int q = 0; q < 2; q++) t[q][p] = pair_timed_block(&sides[q], calls[q]) * 1e6;
+        ratio[p] = t[1][p] / t[0][p];
+    }
+    wall = pair_now() - wall;
+    own = pair_total(ranks->sum, ranks->context, pair_own() - own);
+    double foreign = (pair_busy() - busy - own) / (wall * (double)sysconf(_SC_NPROCESSORS_ONLN)) * 100;
+    if (ranks->rank != 0) return;
+    printf("{%s,\"ranks\":%d,\"pairs\":%d,\"calls_ours\":%d,\"calls_peer\":%d,", head, ranks->nranks, n, calls[0],
+           calls[1]);
+    pair_quantiles("ours_us", t[0], n);
+    pair_quantiles("peer_us", t[1], n);
+    pair_quantiles("ratio", ratio, n);
+    printf("\"foreign_cpu_percent\":%.1f}\n", foreign < 0 ? 0 : foreign);
+    fflush(stdout);
+}
+
+/* The next number of a comma-separated list; 0 at its end. */
+static inline size_t pair_next_size(const char **at, const char *sizes) {
+    if (!**at) return 0;
+    char *end;
+    size_t bytes = (size_t)strtoull(*at, &end, 10);
+    if (end == *at || bytes < sizeof(float)) pair_die("bad list of sizes: %s", sizes);
+    *at = *end == ',' ? end + 1 : end;
+    return bytes;
+}
+
+typedef struct {
+    pair_allreduce f;
+    void *context;
+    float *send, *recv;
+    size_t count;
+} pair_allreduce_work;
+
+static inline double pair_allreduce_loop(void *work, int calls) {
+    const pair_allreduce_work *w = (const pair_allreduce_work *)work;
+    double start = pair_now();
+    for (int i = 0; i < calls; i++) w->f(w->context, w->send, w->recv, w->count);
+    return (pair_now() - start) / calls;
+}
+
 static inline void pair_run_sides(pair_allreduce ours, void *ours_context, const char *peer_name, pair_allreduce peer,
                                   void *peer_context, int rank, int nranks, const char *sizes, int pairs, double block,
                                   const pair_side *sides) {
     pair_allreduce f[2] = {ours, peer};
     void *context[2] = {ours_context, peer_context};
     const char *names[2] = {"flagos-comm", peer_name};
-    if (pairs < 3) pairs = 3;
-    if (pairs > PAIR_MOST) pairs = PAIR_MOST;
-    for (const char *at = sizes; *at;) {
-        char *end;
-        size_t bytes = (size_t)strtoull(at, &end, 10);
-        if (end == at || bytes < sizeof(float)) pair_die("bad list of sizes: %s", sizes);
-        at = *end == ',' ? end + 1 : end;
+    const pair_ranks ranks = {ours, ours_context, rank, nranks};
+    const char *at = sizes;
+    for (size_t bytes; (bytes = pair_next_size(&at, sizes));) {
         size_t count = bytes / sizeof(float);
         float *shared[2] = {pair_buffer(bytes), pair_buffer(bytes)};
-        float *send[2], *recv[2];
-        int calls[2];
-        double each[2];
+        pair_allreduce_work work[2];
+        pair_timed timed[2];
         for (int q = 0; q < 2; q++) {
-            send[q] = sides[q].make ? sides[q].make(context[q], bytes) : shared[0];
-            recv[q] = sides[q].make ? sides[q].make(context[q], bytes) : shared[1];
-            if (!sides[q].no_reduction) pair_check(names[q], f[q], context[q], rank, nranks, send[q], recv[q], count);
-            /* Ours tries both of its ways in the first calls of a size. */
-            int warm = bytes >= (8u << 20) ? 5 : 20;
-            pair_block(f[q], context[q], send[q], recv[q], count, warm);
-            each[q] = pair_agree(ours, ours_context, rank, pair_block(f[q], context[q], send[q], recv[q], count, warm));
-            double wanted = block / each[q];
-            calls[q] = wanted < 1 ? 1 : wanted > 200000 ? 200000 : (int)wanted;
+            float *send = sides[q].make ? sides[q].make(context[q], bytes) : shared[0];
+            float *recv = sides[q].make ? sides[q].make(context[q], bytes) : shared[1];
+            work[q] = (pair_allreduce_work){f[q], context[q], send, recv, count};
+            timed[q] = (pair_timed){pair_allreduce_loop, NULL, &work[q]};
+            if (!sides[q].no_reduction) pair_check(names[q], f[q], context[q], rank, nranks, send, recv, count);
         }
-        /* No size takes longer than about six seconds. */
-        double pair_time = each[0] * calls[0] + each[1] * calls[1];
-        int n = pairs * pair_time > 6 ? (int)(6 / pair_time) : pairs;
-        n = (int)pair_agree(ours, ours_context, rank, n < 11 ? 11 : n);
-        static double t[2][PAIR_MOST], ratio[PAIR_MOST];
-        double busy = pair_busy(), own = pair_own(), wall = pair_now();
-        for (int p = 0; p < n; p++) {
-            for (int q = 0; q < 2; q++) t[q][p] = pair_block(f[q], context[q], send[q], recv[q], count, calls[q]) * 1e6;
-            ratio[p] = t[1][p] / t[0][p];
-        }
-        wall = pair_now() - wall;
-        own = pair_total(ours, ours_context, pair_own() - own);
-        double foreign = (pair_busy() - busy - own) / (wall * (double)sysconf(_SC_NPROCESSORS_ONLN)) * 100;
-        if (rank == 0) {
-            printf("{\"bytes\":%zu,\"ranks\":%d,\"pairs\":%d,\"calls_ours\":%d,\"calls_peer\":%d,", bytes, nranks, n,
-                   calls[0], calls[1]);
-            pair_quantiles("ours_us", t[0], n);
-            pair_quantiles("peer_us", t[1], n);
-            pair_quantiles("ratio", ratio, n);
-            printf("\"foreign_cpu_percent\":%.1f}\n", foreign < 0 ? 0 : foreign);
-            fflush(stdout);
-        }
+        char head[64];
+        snprintf(head, sizeof head, "\"bytes\":%zu", bytes);
+        pair_compare(&ranks, timed, bytes, head, pairs, 11, block);
         for (int q = 0; q < 2; q++) {
             if (!sides[q].drop) continue;
-            sides[q].drop(context[q], send[q], bytes);
-            sides[q].drop(context[q], recv[q], bytes);
+            sides[q].drop(context[q], work[q].send, bytes);
+            sides[q].drop(context[q], work[q].recv, bytes);
         }
         munmap(shared[0], bytes);
         munmap(shared[1], bytes);

@@ -71,6 +71,8 @@ pub(crate) struct ShmEngine {
     helpers: Mutex<Helpers>,
     /// See [`ShmEngine::with_threads`].
     threads: Option<usize>,
+    /// Pieces that this rank has posted to each other rank.
+    posted: Box<[AtomicU64]>,
     /// Messages that this rank has sent, by receiver.
     messages: Box<[AtomicU64]>,
     /// The last message that this rank has refused, by sender.
@@ -134,6 +136,7 @@ impl ShmEngine {
             pool: None,
             helpers: Mutex::default(),
             threads: None,
+            posted: zeros(),
             messages: zeros(),
             dropped: zeros(),
             declined: (0..ranks).map(|_| AtomicBool::new(false)).collect(),

@@ -1,7 +1,8 @@
-//! flagosAllReduce on the host tier against Open MPI and gloo, or its ways against each other, paired in the
-//! same processes.
+//! The host tier against other libraries on one host; flagosAllReduce between two machines, or its ways against each
+//! other; all paired in the same processes.
 
 use clap::Parser;
+use flagos_comm_benches::comparison::{self, OPERATIONS, Settings};
 use flagos_comm_benches::{
     Probe, commit, cores, date, find_program, processor, scratch, size_name,
 };
@@ -11,30 +12,41 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Compares flagosAllReduce (host tier, two ranks, float32, sum) with Open MPI and gloo.
+/// Compares the host tier on one host with Open MPI, MPICH, gloo and a ring over UCX, or between two machines with gloo.
 ///
 /// Blocks of ours and of the peer alternate in the same processes; each pair of neighbours gives one
-/// ratio, peer over ours: above 1, ours is faster. The median and p10..p90 of the ratios are shown.
+/// ratio, peer over ours: above 1, ours is faster. The median and p10..p90 of the ratios are shown, and beside them
+/// what the project must and what it would like to reach.
 #[derive(Parser)]
 struct Options {
     /// libflagos_comm.so to measure [default: the one that is built from this tree]
     #[arg(long)]
     lib: Option<PathBuf>,
-    /// Sizes in bytes
-    #[arg(long, default_value = "8,1024,65536,1048576,16777216")]
+    /// Sizes in bytes; 268435456 takes a minute for each operation and peer
+    #[arg(long, default_value = "8,1024,16384,65536,262144,1048576,16777216")]
     sizes: String,
+    /// Ranks on this host; more than there are cores share them
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    ranks: u32,
+    /// Only these operations, by commas [default: all of all-reduce, all-gather, reduce-scatter, all-to-all, broadcast,
+    /// latency, stream]
+    #[arg(long, value_delimiter = ',', value_parser = OPERATIONS.map(|o| o.name()))]
+    operations: Vec<String>,
     /// Pairs of blocks per size, fewer where they take long
     #[arg(long, default_value_t = 101)]
     pairs: u32,
     /// Seconds of a block
     #[arg(long, default_value_t = 0.01)]
     block: f64,
-    /// Folder for peers.json and peers.svg [default: peers under the target folder]
+    /// Folder for peers.json and peers.svg, peers-4.json and peers-4.svg with 4 ranks [default: peers under the target folder]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Only this peer: openmpi or gloo; or ways: ours against ours, and against a copy past the caches
-    #[arg(long, value_parser = ["openmpi", "gloo", WAYS])]
-    peer: Option<String>,
+    /// Renew the files and the tables in docs/ (the working tree's)
+    #[arg(long, conflicts_with_all = ["machines", "out"])]
+    write_docs: bool,
+    /// Only these peers, by commas; or ways: all-reduce, ours against ours, and against a copy past the caches
+    #[arg(long, value_delimiter = ',', value_parser = ["openmpi", "mpich", "ucx", "gloo", WAYS])]
+    peer: Vec<String>,
     /// Two machines, which are network namespaces on one bridge (root, iproute2): our engine over UCX against
     /// gloo; the files are machines.json and machines.svg
     #[arg(long)]
@@ -56,15 +68,7 @@ struct Peer {
 /// Only if it is asked for.
 const WAYS: &str = "ways";
 
-const PEERS: [Peer; 3] = [
-    Peer {
-        key: "openmpi",
-        source: "benches/peers/openmpi.c",
-        compiler: "mpicc",
-        flags: &["-std=gnu11", "-O2", "-Wall", "-Wextra"],
-        libraries: &["-ldl"],
-        install: "apt-get install libopenmpi-dev openmpi-bin",
-    },
+const PEERS: [Peer; 2] = [
     Peer {
         key: "gloo",
         source: "benches/peers/gloo.cc",
@@ -205,22 +209,7 @@ fn measure(
     dir: &Path,
     machines: Option<&Machines>,
 ) -> Result<Vec<Row>, String> {
-    let mut command;
-    if peer.key == "openmpi" {
-        command = Command::new("mpirun");
-        command
-            .args([
-                "--allow-run-as-root",
-                "--oversubscribe",
-                "--bind-to",
-                "none",
-                "-n",
-                "2",
-            ])
-            .arg(program);
-    } else {
-        command = Command::new(program);
-    }
+    let mut command = Command::new(program);
     let lib = match peer.key {
         WAYS => copies(lib, dir)?,
         _ => lib.to_owned(),
@@ -326,9 +315,50 @@ fn plot(file: &Path, rows: &[Row], title: &str) -> Result<(), Box<dyn std::error
     Ok(())
 }
 
+/// Every operation against every peer on this host.
+fn one_host(options: &Options, lib: PathBuf) -> Result<bool, String> {
+    let sizes = options.sizes.split(',').map(|size| {
+        let bytes = size.trim().parse().ok().filter(|bytes| *bytes >= 4);
+        bytes.ok_or_else(|| format!("{size:?} is not a size in bytes, of at least one float32"))
+    });
+    let settings = Settings {
+        lib,
+        peers: options.peer.clone(),
+        operations: options.operations.clone(),
+        ranks: options.ranks,
+        sizes: sizes.collect::<Result<_, _>>()?,
+        pairs: options.pairs,
+        block: options.block,
+    };
+    let report = comparison::run(&settings)?;
+    println!("{}", report.markdown());
+    let written = match options.write_docs {
+        true => report.write_docs()?,
+        false => report.write(&options.out.clone().unwrap_or_else(|| scratch("peers")))?,
+    };
+    for file in written {
+        println!("written: {}", file.display());
+    }
+    for sentence in report.missing.iter().chain(&report.behind()) {
+        eprintln!("{sentence}");
+    }
+    let slower = report.rows.iter().any(|r| r.ratio.below(1.0));
+    Ok(!report.rows.is_empty() && !(options.gate && (slower || !report.missing.is_empty())))
+}
+
 fn main() -> ExitCode {
     let options = Options::parse();
     let lib = options.lib.clone().unwrap_or_else(libflagos);
+    if !options.machines && !options.peer.iter().any(|p| p == WAYS) {
+        return match one_host(&options, lib) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let dir = scratch("peers");
     let out = options.out.clone().unwrap_or_else(|| dir.clone());
     let mut rows = Vec::new();
@@ -342,11 +372,7 @@ fn main() -> ExitCode {
     };
     let before = Probe::take();
     for peer in PEERS {
-        let wanted = match options.peer.as_deref() {
-            Some(only) => only == peer.key,
-            None => peer.key != WAYS,
-        };
-        if !wanted || machines.is_some() && peer.key != "gloo" {
+        if peer.key != if machines.is_some() { "gloo" } else { WAYS } {
             continue;
         }
         eprintln!("comparing with {} ...", peer.key);

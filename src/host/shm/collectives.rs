@@ -212,16 +212,16 @@ impl ShmEngine {
             Ok(())
         };
         let take = |from: usize, from_at: usize, to_at: usize| {
+            let to = offset(recv, to_at);
+            if from == rank && !op.on_device.any() {
+                // What was just written to the stage is slow to read.
+                // SAFETY: the stage is a copy of what the caller promised at `send`; in place the block is there.
+                unsafe { move_own(to, op.send.wrapping_add(from_at), bytes) };
+                return Ok(());
+            }
             // SAFETY: as above; the caller promised that `recv` has room for every rank's block
             // where the kind has blocks.
-            unsafe {
-                self.deliver(
-                    on_device,
-                    offset(recv, to_at),
-                    offset(stage(from), from_at),
-                    bytes,
-                )
-            }
+            unsafe { self.deliver(on_device, to, offset(stage(from), from_at), bytes) }
         };
         match op.kind {
             OpKind::AllReduce => reduce_from(0)?,

@@ -41,6 +41,8 @@ const IN_HEAP: u64 = 1 << 63;
 const BETWEEN_LOOKS: usize = 1 << 20;
 /// What the kernel is asked for at once: it stays in the cache until it is used.
 const COPY_CHUNK: usize = 128 << 10;
+/// The same where it is only copied: each call costs as much as some KiB.
+const COPY_AT_ONCE: usize = 2 << 20;
 /// What the scratch area may hold of all ranks together, and of one at least.
 const SCRATCH: usize = 512 << 10;
 const LEAST_CHUNK: usize = 16 << 10;
@@ -964,7 +966,7 @@ impl ShmEngine {
     ) -> Result<io::Result<()>> {
         let step = match from {
             Reach::Here(_) => BETWEEN_LOOKS,
-            _ => COPY_CHUNK,
+            _ => COPY_AT_ONCE,
         };
         for done in (0..len).step_by(step) {
             self.published_failure()?;

@@ -25,8 +25,18 @@ pub(super) const SLOT: usize = 16 << 10;
 /// to the same place of another.
 const SLOT_STRIDE: usize = SLOT + 1024 + 64;
 
-/// Pieces of a point-to-point message that can be under way on one channel.
+/// Pieces of a point-to-point message that can be under way on one channel, if they do not fit into the notes.
 pub(super) const CHANNEL_DEPTH: u64 = 4;
+
+/// Notes of a channel: one for each piece, in which a short message lies itself. With more ranks than this there
+/// are fewer and shorter ones, as there is a channel for each two.
+const FEW_RANKS: usize = 8;
+const NOTES: usize = 16;
+const NOTES_OF_MANY: usize = CHANNEL_DEPTH as usize;
+/// Payload of a note behind its first cache line, and in it.
+const NOTE_PAYLOAD: usize = 1 << 10;
+const NOTE_PAYLOAD_OF_MANY: usize = 64;
+const NOTE_LINE_PAYLOAD: usize = NOTE_HEADER - NOTE_WORDS;
 
 /// Largest payload of one piece of a message: small enough that the receiver takes one piece while the
 /// sender puts the next.
@@ -37,8 +47,11 @@ pub(super) const FAILURE_TEXT: usize = 2048;
 
 const PAGE: usize = 4096;
 const PAIR: usize = 128;
-/// Bytes in front of the payload of a channel's slot.
-const PIECE_HEADER: usize = 64;
+/// Bytes between the slots of a channel, as between those of collectives.
+const PIECE_GAP: usize = 64;
+/// Bytes in front of the payload of a note, and those of them that its words take.
+const NOTE_HEADER: usize = 64;
+const NOTE_WORDS: usize = 40;
 
 const fn round_up(value: usize, to: usize) -> usize {
     value.div_ceil(to) * to
@@ -52,6 +65,11 @@ const fn clamp(value: usize, low: usize, high: usize) -> usize {
     } else {
         value
     }
+}
+
+/// Distance of notes.
+const fn note_stride(note_bytes: usize) -> usize {
+    round_up(NOTE_HEADER + note_bytes, PAIR)
 }
 
 /// Offsets of the areas, each the start of an array that the accessors of [`Map`] index.
@@ -73,12 +91,16 @@ struct Offsets {
     slots: usize,
     inbound: usize,
     outbound: usize,
+    notes: usize,
     pieces: usize,
     end: usize,
     /// Bytes of one rank's inbound area of one parity.
     inbound_bytes: usize,
     /// Bytes of one rank's outbound area of one parity.
     outbound_bytes: usize,
+    /// Notes of one channel, and the payload bytes of one.
+    notes_of_channel: usize,
+    note_bytes: usize,
     /// Payload bytes of one slot of a channel.
     piece_bytes: usize,
 }
@@ -95,7 +117,12 @@ impl Offsets {
             0
         };
         let per_channel = (16 << 20) / (ranks * ranks * CHANNEL_DEPTH as usize) / 64 * 64;
-        let piece_bytes = clamp(per_channel, 1 << 10, CHANNEL_PIECE + PIECE_HEADER) - PIECE_HEADER;
+        let piece_bytes = clamp(per_channel, 1 << 10, CHANNEL_PIECE + PIECE_GAP) - PIECE_GAP;
+        let (notes_of_channel, note_bytes) = if ranks <= FEW_RANKS {
+            (NOTES, NOTE_PAYLOAD)
+        } else {
+            (NOTES_OF_MANY, NOTE_PAYLOAD_OF_MANY)
+        };
 
         let failure = 0;
         let sleepers = PAGE;
@@ -109,13 +136,17 @@ impl Offsets {
         let staged = left + ranks * PAIR;
         let facts = staged + ranks * PAIR;
         let channels = facts + ranks * PAIR;
-        let rows = channels + ranks * channels_per_rank * 2 * PAIR;
+        let rows = channels + ranks * channels_per_rank * PAIR;
         let slots = round_up(rows + ranks * 2 * 3 * ranks * 8, PAGE);
         let inbound = round_up(slots + ranks * 2 * SLOT_STRIDE, PAGE);
         let outbound = inbound + ranks * 2 * inbound_bytes;
-        let pieces = outbound + ranks * 2 * outbound_bytes;
-        let end = pieces
-            + ranks * channels_per_rank * CHANNEL_DEPTH as usize * (PIECE_HEADER + piece_bytes);
+        let channels_in_all = ranks * channels_per_rank;
+        let notes = outbound + ranks * 2 * outbound_bytes;
+        let pieces = round_up(
+            notes + channels_in_all * notes_of_channel * note_stride(note_bytes),
+            PAGE,
+        );
+        let end = pieces + channels_in_all * CHANNEL_DEPTH as usize * (piece_bytes + PIECE_GAP);
         Offsets {
             failure,
             sleepers,
@@ -133,10 +164,13 @@ impl Offsets {
             slots,
             inbound,
             outbound,
+            notes,
             pieces,
             end: round_up(end, PAGE),
             inbound_bytes,
             outbound_bytes,
+            notes_of_channel,
+            note_bytes,
             piece_bytes,
         }
     }
@@ -207,31 +241,39 @@ pub(super) struct FailureWords<'a> {
     pub text: *mut u8,
 }
 
-/// The shared words of a channel from one rank to another.
-pub(super) struct ChannelWords<'a> {
-    /// Pieces that the sender has posted.
-    pub posted: &'a AtomicU64,
-    /// Pieces that the receiver has taken.
-    pub consumed: &'a AtomicU64,
-    /// Number of the last message that the receiver refused.
-    pub rejected: &'a AtomicU64,
-    /// What the receiver of the refused message expected.
-    pub rejected_count: &'a AtomicU64,
-    pub rejected_dtype: &'a AtomicU64,
-    /// Number of the last message that the receiver could not read where it was.
-    pub declined: &'a AtomicU64,
-}
-
-/// One slot of a channel.
-pub(super) struct PieceWords<'a> {
+/// One note of a channel from one rank to another. The sender writes all of it, and the number last; until the piece
+/// is consumed it is the receiver's, who may leave a verdict in it, and what it expected.
+pub(super) struct NoteWords<'a> {
+    /// Number of the piece plus one, once it is posted.
+    pub number: &'a AtomicU64,
     /// Number of the message that the piece belongs to.
     pub message: &'a AtomicU64,
-    /// Elements and data type of the whole message.
+    /// Elements and data type of the whole message; of a refused one, what the receiver expected.
     pub count: &'a AtomicU64,
-    pub dtype: &'a AtomicU64,
+    pub dtype: &'a AtomicU32,
+    /// What the receiver says of a message whose first piece this is: 0, [`REJECTED`] or [`DECLINED`].
+    pub verdict: &'a AtomicU32,
     /// Where the whole message lies, as in [`Map::buffer`]; 0 if the payload is a piece of it.
     pub whole: &'a AtomicU64,
-    pub payload: *mut u8,
+    start: *mut u8,
+}
+
+/// The receiver expects another message.
+pub(super) const REJECTED: u32 = 1;
+/// The receiver could not read the message where it was.
+pub(super) const DECLINED: u32 = 2;
+
+impl NoteWords<'_> {
+    /// Where a message of so many bytes lies, at most [`Map::note_bytes`]: with the words if there is room.
+    #[inline]
+    pub(super) fn payload(&self, bytes: usize) -> *mut u8 {
+        let offset = if bytes <= NOTE_LINE_PAYLOAD {
+            NOTE_WORDS
+        } else {
+            NOTE_HEADER
+        };
+        self.start.wrapping_add(offset)
+    }
 }
 
 /// A mapped segment, seen as its words and areas.
@@ -275,6 +317,18 @@ impl Map {
     #[inline]
     pub(super) fn piece_bytes(&self) -> usize {
         self.offsets.piece_bytes
+    }
+
+    /// Bytes of the longest message that goes in a note.
+    #[inline]
+    pub(super) fn note_bytes(&self) -> usize {
+        self.offsets.note_bytes
+    }
+
+    /// Notes of a channel.
+    #[inline]
+    pub(super) fn notes(&self) -> u64 {
+        self.offsets.notes_of_channel as u64
     }
 
     #[inline(always)]
@@ -442,33 +496,35 @@ impl Map {
         self.at(self.offsets.outbound + (rank * 2 + parity) * self.offsets.outbound_bytes)
     }
 
-    /// The channel from one rank to another.
+    /// Pieces that the receiver of a channel has taken.
     #[inline]
-    pub(super) fn channel(&self, from: usize, to: usize) -> ChannelWords<'_> {
-        let start = self.offsets.channels + (from * self.ranks + to) * 2 * PAIR;
-        ChannelWords {
-            posted: self.word(start),
-            consumed: self.word(start + PAIR),
-            rejected: self.word(start + PAIR + 8),
-            rejected_count: self.word(start + PAIR + 16),
-            rejected_dtype: self.word(start + PAIR + 24),
-            declined: self.word(start + PAIR + 32),
+    pub(super) fn taken(&self, from: usize, to: usize) -> &AtomicU64 {
+        self.word(self.offsets.channels + (from * self.ranks + to) * PAIR)
+    }
+
+    /// The note of a channel's `piece`-th piece.
+    #[inline]
+    pub(super) fn note(&self, from: usize, to: usize, piece: u64) -> NoteWords<'_> {
+        let notes = self.offsets.notes_of_channel;
+        let note = (from * self.ranks + to) * notes + piece as usize % notes;
+        let start = self.offsets.notes + note * note_stride(self.offsets.note_bytes);
+        NoteWords {
+            number: self.word(start),
+            message: self.word(start + 8),
+            count: self.word(start + 16),
+            dtype: self.half_word(start + 24),
+            verdict: self.half_word(start + 28),
+            whole: self.word(start + 32),
+            start: self.at(start),
         }
     }
 
-    /// The slot of a channel in which its `piece`-th piece lies.
+    /// The slot of a channel in which its `piece`-th piece lies, if it does not lie in its note.
     #[inline]
-    pub(super) fn piece(&self, from: usize, to: usize, piece: u64) -> PieceWords<'_> {
+    pub(super) fn piece(&self, from: usize, to: usize, piece: u64) -> *mut u8 {
         let slot =
             (from * self.ranks + to) * CHANNEL_DEPTH as usize + (piece % CHANNEL_DEPTH) as usize;
-        let start = self.offsets.pieces + slot * (PIECE_HEADER + self.offsets.piece_bytes);
-        PieceWords {
-            message: self.word(start),
-            count: self.word(start + 8),
-            dtype: self.word(start + 16),
-            whole: self.word(start + 24),
-            payload: self.at(start + PIECE_HEADER),
-        }
+        self.at(self.offsets.pieces + slot * (self.offsets.piece_bytes + PIECE_GAP))
     }
 }
 
@@ -507,6 +563,8 @@ mod tests {
                 offsets.channels,
                 offsets.slots,
                 offsets.inbound,
+                offsets.notes,
+                offsets.pieces,
             ] {
                 assert_eq!(area % PAIR, 0);
             }

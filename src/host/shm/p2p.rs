@@ -1,9 +1,13 @@
 //! Sends and receives.
 //!
-//! Every ordered pair of ranks has a channel: a ring of a few slots, through which messages pass in
-//! pieces. The first piece tells the message's count and data type; the receiver compares them with
+//! Every ordered pair of ranks has a channel, through which messages pass in pieces: a ring of notes, one for each
+//! piece, and a ring of a few slots. A short message lies in its note; a piece of a longer one lies in a slot, and its
+//! note says so. The note has the message's count and data type; the receiver compares them with
 //! its own and takes the message, or refuses it, and then drops what is left of it. A send is
-//! complete when its last piece was taken, so that both sides learn of a mismatch.
+//! complete when its last piece was taken, so that both sides learn of a mismatch: the verdict stands in the
+//! note of the first piece, which the sender reads before it writes another there.
+//!
+//! Messages of a group to the same rank follow each other without waiting, as far as there are notes.
 //!
 //! A long message whose buffer the receiver can reach stays where it is: its one piece tells where that is,
 //! and the receiver reads it from there. A receiver that can't declines, and the message goes in pieces.
@@ -14,7 +18,7 @@
 //! receiver's error names it.
 
 use super::ShmEngine;
-use super::layout::CHANNEL_DEPTH;
+use super::layout::{CHANNEL_DEPTH, DECLINED, REJECTED};
 use super::wait::Waiter;
 use crate::error::{Error, Result};
 use crate::host::kernels::copy;
@@ -36,7 +40,11 @@ pub(super) struct Transfer {
     bytes: usize,
     /// Bytes that passed through the channel on this side.
     done: usize,
-    /// The number of the message, once its first piece was posted or taken.
+    /// A receive has taken the first piece.
+    begun: bool,
+    /// The number of a send's first piece, from when it was posted until the receiver has taken it.
+    first: Option<u64>,
+    /// The number of a send's message, once its first piece was posted.
     message: Option<u64>,
     /// The channel's count of pieces at which a send is complete, once all are posted.
     last: Option<u64>,
@@ -62,6 +70,16 @@ enum Outcome {
     Progress,
     Complete,
     Failed(Error),
+}
+
+/// What is known of one direction of one peer while all transfers are looked at.
+#[derive(Clone, Copy, Default)]
+struct Way {
+    /// The transfers that follow have to wait for one before them.
+    busy: bool,
+    /// The pieces that the receiver had taken when the first send was looked at: no note is used again before
+    /// the sends that it belonged to have been looked at since.
+    taken: Option<u64>,
 }
 
 impl Transfer {
@@ -97,9 +115,19 @@ impl Transfer {
             dtype: op.dtype,
             bytes,
             done: 0,
+            begun: false,
+            first: None,
             message: None,
             last: None,
         }
+    }
+}
+
+impl Transfer {
+    /// Whether the next one of the same way may be looked at: a send that is done but for being taken. A message that
+    /// lies elsewhere may come again, in pieces.
+    fn lets_others_follow(&self) -> bool {
+        self.sends && self.last.is_some() && self.whole == 0
     }
 }
 
@@ -110,6 +138,27 @@ impl ShmEngine {
     /// As [`Engine::run`](crate::host::engine::Engine::run).
     pub(super) unsafe fn transfer_alone(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         let mut transfers = [Transfer::new(self, op, 1)];
+        let transfer = &mut transfers[0];
+        // A peer that is about as far as this rank is there before all that waiting needs could be set up.
+        for _ in 0..self.first_looks() {
+            // SAFETY: handed down from the caller.
+            let outcome = unsafe {
+                if transfer.sends {
+                    let taken = self.map.taken(self.rank, transfer.peer).load(Acquire);
+                    self.push(transfer, true, taken)
+                } else {
+                    self.pull(transfer)
+                }
+            };
+            if !matches!(outcome, Outcome::Idle) {
+                self.ring();
+            }
+            match outcome {
+                Outcome::Idle | Outcome::Progress => std::hint::spin_loop(),
+                Outcome::Complete => return Ok(()),
+                Outcome::Failed(error) => return Err(error),
+            }
+        }
         // SAFETY: handed down from the caller.
         unsafe { self.transfer_all(&mut transfers, true, wait) }
     }
@@ -152,22 +201,24 @@ impl ShmEngine {
     ) -> Result<()> {
         let mut result = Ok(());
         let mut live: Vec<usize> = (0..transfers.len()).collect();
-        let mut busy = vec![[false; 2]; self.ranks];
+        let mut ways = vec![[Way::default(); 2]; self.ranks];
         let mut waiter = Waiter::new(self, wait);
         let mut last_look = false;
         while !live.is_empty() {
             let mut moved = false;
-            busy.fill([false; 2]);
+            ways.fill([Way::default(); 2]);
             live.retain(|&index| {
                 let transfer = &mut transfers[index];
-                let busy = &mut busy[transfer.peer][usize::from(transfer.sends)];
-                if *busy {
+                let way = &mut ways[transfer.peer][usize::from(transfer.sends)];
+                if way.busy {
                     return true;
                 }
                 // SAFETY: handed down from the caller.
                 let outcome = unsafe {
                     if transfer.sends {
-                        self.push(transfer, lone)
+                        let now = || self.map.taken(self.rank, transfer.peer).load(Acquire);
+                        let taken = *way.taken.get_or_insert_with(now);
+                        self.push(transfer, lone, taken)
                     } else {
                         self.pull(transfer)
                     }
@@ -175,7 +226,7 @@ impl ShmEngine {
                 moved |= !matches!(outcome, Outcome::Idle);
                 match outcome {
                     Outcome::Idle | Outcome::Progress => {
-                        *busy = true;
+                        way.busy = !transfer.lets_others_follow();
                         true
                     }
                     Outcome::Complete => false,
@@ -219,59 +270,85 @@ impl ShmEngine {
     /// Whether a look at the transfer may find something to do: a hint for spinning.
     fn can_move(&self, transfer: &Transfer) -> bool {
         if !transfer.sends {
-            let channel = self.map.channel(transfer.peer, self.rank);
-            return channel.posted.load(Acquire) != channel.consumed.load(Relaxed);
+            let next = self.map.taken(transfer.peer, self.rank).load(Relaxed);
+            return self.is_posted(transfer.peer, next);
         }
-        let channel = self.map.channel(self.rank, transfer.peer);
-        let consumed = channel.consumed.load(Acquire);
-        let room = channel.posted.load(Relaxed) - consumed < CHANNEL_DEPTH;
-        transfer.last.map_or(room, |last| consumed >= last)
-            || transfer.message == Some(channel.rejected.load(Acquire))
+        let taken = self.map.taken(self.rank, transfer.peer).load(Acquire);
+        let rejected = |first| {
+            let note = self.map.note(self.rank, transfer.peer, first);
+            taken > first && note.verdict.load(Relaxed) == REJECTED
+        };
+        match transfer.last {
+            Some(last) => taken >= last || transfer.first.is_some_and(rejected),
+            None => self.has_room(transfer, taken),
+        }
+    }
+
+    /// Whether a piece of a peer's is there.
+    #[inline]
+    fn is_posted(&self, peer: usize, piece: u64) -> bool {
+        let note = self.map.note(peer, self.rank, piece);
+        note.number.load(Acquire) == piece + 1
+    }
+
+    /// Whether the next piece of a send can be posted, if the receiver has taken so many.
+    #[inline]
+    fn has_room(&self, transfer: &Transfer, taken: u64) -> bool {
+        let most = if transfer.whole != 0 || transfer.bytes <= self.map.note_bytes() {
+            self.map.notes()
+        } else {
+            CHANNEL_DEPTH
+        };
+        self.posted[transfer.peer].load(Relaxed) - taken < most
     }
 
     /// Posts what there is room for.
     ///
     /// # Safety
     /// The buffer has `bytes` readable bytes.
-    unsafe fn push(&self, transfer: &mut Transfer, lone: bool) -> Outcome {
-        let channel = self.map.channel(self.rank, transfer.peer);
+    unsafe fn push(&self, transfer: &mut Transfer, lone: bool, taken: u64) -> Outcome {
         let mut moved = false;
-        // Loaded before `rejected`: a receiver refuses a message before it consumes any of it.
-        let consumed = channel.consumed.load(Acquire);
-        if let Some(message) = transfer.message
-            && channel.rejected.load(Acquire) == message
+        if let Some(first) = transfer.first
+            && taken > first
         {
-            let expected = channel.rejected_count.load(Relaxed);
-            let expected_dtype = dtype_name(channel.rejected_dtype.load(Relaxed));
-            return Outcome::Failed(message_mismatch(
-                (self.rank, transfer.count as u64, transfer.dtype.name()),
-                (transfer.peer, expected, expected_dtype),
-            ));
-        }
-        if transfer.whole != 0 && transfer.last.is_some_and(|last| consumed >= last) {
-            if transfer.message != Some(channel.declined.load(Acquire)) {
-                return Outcome::Complete;
+            transfer.first = None;
+            let note = self.map.note(self.rank, transfer.peer, first);
+            match note.verdict.load(Relaxed) {
+                REJECTED => {
+                    let expected = note.count.load(Relaxed);
+                    let expected_dtype = dtype_name(note.dtype.load(Relaxed).into());
+                    return Outcome::Failed(message_mismatch(
+                        (self.rank, transfer.count as u64, transfer.dtype.name()),
+                        (transfer.peer, expected, expected_dtype),
+                    ));
+                }
+                DECLINED => {
+                    self.declined[transfer.peer].store(true, Relaxed);
+                    (transfer.whole, transfer.last) = (0, None);
+                }
+                _ => {}
             }
-            self.declined[transfer.peer].store(true, Relaxed);
-            (transfer.whole, transfer.last) = (0, None);
         }
-        let mut posted = channel.posted.load(Relaxed);
-        while transfer.last.is_none() && posted - consumed < CHANNEL_DEPTH {
+        let mut posted = self.posted[transfer.peer].load(Relaxed);
+        while transfer.last.is_none() && self.has_room(transfer, taken) {
             let message = *transfer.message.get_or_insert_with(|| {
                 // Only this rank sends on this channel, one call at a time.
                 let message = self.messages[transfer.peer].load(Relaxed) + 1;
                 self.messages[transfer.peer].store(message, Relaxed);
+                transfer.first = Some(posted);
                 message
             });
-            let piece = self.map.piece(self.rank, transfer.peer, posted);
-            piece.message.store(message, Relaxed);
-            piece.count.store(transfer.count as u64, Relaxed);
-            piece.dtype.store(transfer.dtype as u64, Relaxed);
-            piece.whole.store(transfer.whole, Relaxed);
+            let note = self.map.note(self.rank, transfer.peer, posted);
+            note.message.store(message, Relaxed);
+            note.count.store(transfer.count as u64, Relaxed);
+            note.dtype.store(transfer.dtype as u32, Relaxed);
+            note.verdict.store(0, Relaxed);
+            note.whole.store(transfer.whole, Relaxed);
+            moved = true;
             if transfer.whole != 0 {
                 posted += 1;
-                channel.posted.store(posted, Release);
-                moved = true;
+                self.posted[transfer.peer].store(posted, Relaxed);
+                note.number.store(posted, Release);
                 transfer.last = Some(posted);
                 break;
             }
@@ -281,19 +358,24 @@ impl ShmEngine {
                 Ok(from) => from,
                 Err(error) => return Outcome::Failed(error),
             };
-            // SAFETY: at least `len` bytes are at `from`; the slot has room for a piece, and the receiver has
-            // consumed what was in it.
-            unsafe { copy(piece.payload, from, len, false) };
+            let to = if transfer.bytes <= self.map.note_bytes() {
+                note.payload(transfer.bytes)
+            } else {
+                self.map.piece(self.rank, transfer.peer, posted)
+            };
+            // SAFETY: at least `len` bytes are at `from`; the note has room for a message that is so short, the slot
+            // for a piece; and the receiver has taken what was in it.
+            unsafe { copy(to, from, len, false) };
             transfer.done += len;
             posted += 1;
-            channel.posted.store(posted, Release);
-            moved = true;
+            self.posted[transfer.peer].store(posted, Relaxed);
+            note.number.store(posted, Release);
             if transfer.done == transfer.bytes {
                 transfer.last = Some(posted);
             }
         }
         match transfer.last {
-            Some(last) if consumed >= last => Outcome::Complete,
+            Some(last) if taken >= last => Outcome::Complete,
             // It lies in the channel, not in the caller's buffer.
             Some(_) if lone && !moved && transfer.whole == 0 && self.has_unreceived() => {
                 Outcome::Complete
@@ -378,12 +460,14 @@ impl ShmEngine {
         (0..self.ranks)
             .filter(|&peer| peer != self.rank)
             .any(|peer| {
-                let channel = self.map.channel(peer, self.rank);
-                let (posted, consumed) =
-                    (channel.posted.load(Acquire), channel.consumed.load(Relaxed));
+                let next = self.map.taken(peer, self.rank).load(Relaxed);
                 let dropped = self.dropped[peer].load(Relaxed);
-                (consumed..posted)
-                    .any(|at| self.map.piece(peer, self.rank, at).message.load(Relaxed) > dropped)
+                (next..next + self.map.notes())
+                    .take_while(|&piece| self.is_posted(peer, piece))
+                    .any(|piece| {
+                        let note = self.map.note(peer, self.rank, piece);
+                        note.message.load(Relaxed) > dropped
+                    })
             })
     }
 
@@ -392,55 +476,59 @@ impl ShmEngine {
     /// # Safety
     /// The buffer has `bytes` writable bytes.
     unsafe fn pull(&self, transfer: &mut Transfer) -> Outcome {
-        let channel = self.map.channel(transfer.peer, self.rank);
+        let taken = self.map.taken(transfer.peer, self.rank);
         let dropped = &self.dropped[transfer.peer];
-        let posted = channel.posted.load(Acquire);
-        let mut consumed = channel.consumed.load(Relaxed);
+        let mut next = taken.load(Relaxed);
         let mut moved = false;
-        while consumed < posted {
-            let piece = self.map.piece(transfer.peer, self.rank, consumed);
-            let message = piece.message.load(Relaxed);
+        while self.is_posted(transfer.peer, next) {
+            let note = self.map.note(transfer.peer, self.rank, next);
+            let message = note.message.load(Relaxed);
             moved = true;
             // What is left of a message that was refused.
             if message <= dropped.load(Relaxed) {
-                consumed += 1;
-                channel.consumed.store(consumed, Release);
+                next += 1;
+                taken.store(next, Release);
                 continue;
             }
-            if transfer.message.is_none() {
-                transfer.message = Some(message);
-                let (sent, sent_dtype) = (piece.count.load(Relaxed), piece.dtype.load(Relaxed));
-                if (sent, sent_dtype) != (transfer.count as u64, transfer.dtype as u64) {
+            if !transfer.begun {
+                transfer.begun = true;
+                let (sent, sent_dtype) = (note.count.load(Relaxed), note.dtype.load(Relaxed));
+                if (sent, sent_dtype) != (transfer.count as u64, transfer.dtype as u32) {
                     dropped.store(message, Relaxed);
-                    channel.rejected_count.store(transfer.count as u64, Relaxed);
-                    channel.rejected_dtype.store(transfer.dtype as u64, Relaxed);
-                    channel.rejected.store(message, Release);
-                    channel.consumed.store(consumed + 1, Release);
+                    note.count.store(transfer.count as u64, Relaxed);
+                    note.dtype.store(transfer.dtype as u32, Relaxed);
+                    note.verdict.store(REJECTED, Relaxed);
+                    taken.store(next + 1, Release);
                     return Outcome::Failed(message_mismatch(
-                        (transfer.peer, sent, dtype_name(sent_dtype)),
+                        (transfer.peer, sent, dtype_name(sent_dtype.into())),
                         (self.rank, transfer.count as u64, transfer.dtype.name()),
                     ));
                 }
             }
-            let whole = piece.whole.load(Relaxed);
+            let whole = note.whole.load(Relaxed);
             if whole != 0 {
                 // SAFETY: the sender has announced a message of as many bytes, and leaves it until the
-                // piece is consumed.
+                // piece is taken.
                 match unsafe { self.take_whole(transfer, whole) } {
                     Ok(true) => {}
                     // The same message comes in pieces.
-                    Ok(false) => channel.declined.store(message, Release),
+                    Ok(false) => note.verdict.store(DECLINED, Relaxed),
                     // The engine has failed, as the next wait says.
                     Err(_) => return Outcome::Idle,
                 }
-                consumed += 1;
-                channel.consumed.store(consumed, Release);
+                next += 1;
+                taken.store(next, Release);
                 if transfer.done == transfer.bytes {
                     return Outcome::Complete;
                 }
                 continue;
             }
             let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
+            let from = if transfer.bytes <= self.map.note_bytes() {
+                note.payload(transfer.bytes)
+            } else {
+                self.map.piece(transfer.peer, self.rank, next)
+            };
             let to = match &mut transfer.window {
                 None => transfer.buffer.wrapping_add(transfer.done),
                 Some(window) => window.memory[transfer.done - window.start..]
@@ -449,15 +537,15 @@ impl ShmEngine {
             };
             // SAFETY: done + len <= bytes, or within the window, of whole pieces; the sender has posted a piece
             // of that many bytes, as it cuts a message of the same length in the same way, and leaves it until
-            // it is consumed.
-            unsafe { copy(to, piece.payload, len, false) };
+            // it is taken.
+            unsafe { copy(to, from, len, false) };
             transfer.done += len;
             // SAFETY: handed down from the caller.
             if let Err(error) = unsafe { self.incoming(transfer) } {
                 return Outcome::Failed(error);
             }
-            consumed += 1;
-            channel.consumed.store(consumed, Release);
+            next += 1;
+            taken.store(next, Release);
             if transfer.done == transfer.bytes {
                 return Outcome::Complete;
             }

@@ -16,7 +16,7 @@ use crate::types::{DataType, OpKind};
 use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::process::Command;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
 pub(crate) mod staged;
@@ -280,6 +280,81 @@ fn groups_of_messages_are_matched_in_order() {
 fn messages_that_disagree_are_errors_on_both_sides_and_are_dropped() {
     for through in [Through::Default, Through::Segment, Through::Kernel] {
         disagreeing_messages(&World::through(through, 2).any(), None);
+    }
+}
+
+/// Waits until rank 0 has posted as many messages to rank 1 as there are notes, none of which is taken.
+fn until_all_notes_are_posted(engine: &ShmEngine) {
+    let posted =
+        || (0..engine.map.notes()).all(|n| engine.map.note(0, 1, n).number.load(Acquire) == n + 1);
+    let start = Instant::now();
+    while !posted() {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "a send waits for the one before it"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn messages_of_a_group_follow_each_other_without_waiting() {
+    let lengths: Vec<usize> = (0..40).map(|n| [8, 0, 1, 24, 25, 1024][n % 6]).collect();
+    World::through(Through::Segment, 2).each(|engine| {
+        let messages = lengths.iter().enumerate();
+        let contents: Vec<Vec<u8>> = messages.map(|(n, len)| pattern(0, 1, n, *len)).collect();
+        let (kind, peer) = match engine.rank {
+            0 => (OpKind::Send, 1),
+            _ => (OpKind::Recv, 0),
+        };
+        let mut buffers: Vec<Buffer> = match kind {
+            OpKind::Send => contents.iter().map(|c| Buffer::of(c)).collect(),
+            _ => lengths.iter().map(|len| Buffer::new(*len)).collect(),
+        };
+        let ops: Vec<_> = buffers
+            .iter_mut()
+            .map(|b| transfer(kind, peer, b))
+            .collect();
+        if engine.rank == 1 {
+            until_all_notes_are_posted(engine);
+        }
+        group(engine, &ops).unwrap();
+        for (buffer, content) in buffers.iter().zip(&contents) {
+            assert_eq!(buffer.get(), content);
+        }
+    });
+}
+
+#[test]
+fn the_first_refused_message_of_many_under_way_is_the_one_that_its_sender_hears_of() {
+    for refused in [0, 3, 15, 16, 30] {
+        let errors = World::through(Through::Segment, 2).each(|engine| {
+            let (kind, peer) = match engine.rank {
+                0 => (OpKind::Send, 1),
+                _ => (OpKind::Recv, 0),
+            };
+            // All that follow are refused as well, but for the last.
+            let len = |n: usize| match n < refused || n == 39 {
+                true => 8,
+                false => 100 + n + usize::from(kind == OpKind::Recv),
+            };
+            let mut buffers: Vec<Buffer> = (0..40)
+                .map(|n| Buffer::of(&pattern(0, 1, n, len(n))))
+                .collect();
+            let ops: Vec<_> = buffers
+                .iter_mut()
+                .map(|b| transfer(kind, peer, b))
+                .collect();
+            if engine.rank == 1 {
+                until_all_notes_are_posted(engine);
+            }
+            let error = group(engine, &ops).unwrap_err();
+            assert_eq!(buffers[39].get(), pattern(0, 1, 39, 8));
+            error.text().to_owned()
+        });
+        let sent = format!("Send(count {}, uint8)", 100 + refused);
+        assert!(errors[0].contains(&sent), "{refused}: {}", errors[0]);
+        assert_eq!(errors[0], errors[1]);
     }
 }
 

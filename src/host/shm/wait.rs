@@ -164,6 +164,16 @@ impl Group for Flags<'_> {
 }
 
 impl ShmEngine {
+    /// Looks at what is awaited before a wait begins in earnest.
+    #[inline]
+    pub(super) fn first_looks(&self) -> u32 {
+        if self.spins.load(Relaxed) {
+            FIRST_LOOKS
+        } else {
+            1
+        }
+    }
+
     /// Returns once `ready`, or with the error that ended the wait.
     #[inline]
     pub(super) fn wait_until(
@@ -173,12 +183,7 @@ impl ShmEngine {
         waiting_for: impl Fn() -> Vec<u32>,
     ) -> Result<()> {
         // A peer that is about as far as this rank is there before a clock could be read.
-        let looks = if self.spins.load(Relaxed) {
-            FIRST_LOOKS
-        } else {
-            1
-        };
-        for _ in 0..looks {
+        for _ in 0..self.first_looks() {
             if ready() {
                 return Ok(());
             }
