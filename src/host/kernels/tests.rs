@@ -240,7 +240,7 @@ fn run(
         stream_second: stream,
     };
     // SAFETY: all buffers have `bytes` bytes after the shift and are different ones.
-    unsafe { fold(to, &pointers, scales, bytes / size) };
+    unsafe { fold(to, &pointers, scales, pointers.len(), bytes / size) };
     fence();
     assert!(
         first[..shift].iter().all(|&b| b == 0xa5),

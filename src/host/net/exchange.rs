@@ -143,7 +143,7 @@ impl Run<'_> {
         scale: [u8; 8],
         bytes: usize,
     ) -> Result<()> {
-        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        let (rank, ranks) = (self.rank(), self.ranks());
         self.state.table.set(rank, print, scale, bytes);
         let gathered = match ranks <= DIRECT {
             true => self.gather_directly(sequence),
@@ -182,7 +182,7 @@ impl Run<'_> {
     }
 
     fn gather_directly(&mut self, sequence: u64) -> Result<()> {
-        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        let (rank, ranks) = (self.rank(), self.ranks());
         let stride = self.state.table.stride();
         let bytes = self.state.table.bytes(rank)?;
         let about = (Topic::Headers, sequence << 8);
@@ -201,7 +201,7 @@ impl Run<'_> {
     }
 
     fn gather_in_steps(&mut self, sequence: u64) -> Result<()> {
-        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        let (rank, ranks) = (self.rank(), self.ranks());
         let mut have = 1;
         let mut step = 0;
         while have < ranks {

@@ -78,7 +78,7 @@ impl Run<'_> {
     /// # Safety
     /// As `Engine::run_group`.
     pub(super) unsafe fn transfers(&mut self, ops: &[&HostOp]) -> Result<()> {
-        let rank = self.engine.rank;
+        let rank = self.rank();
         let (own, others): (Vec<&HostOp>, Vec<&HostOp>) =
             ops.iter().partition(|op| op.root as usize == rank);
         let own = own_transfers(rank, &own, |_, to, from, bytes| {
@@ -221,7 +221,7 @@ impl Run<'_> {
     /// # Safety
     /// As `Engine::run_group`.
     unsafe fn advance(&mut self, transfer: &mut Transfer) -> Option<Result<()>> {
-        let rank = self.engine.rank;
+        let rank = self.rank();
         let Transfer {
             peer,
             count,

@@ -1,10 +1,11 @@
 //! One operation under way: its requests, and how it waits for them.
 
-use super::{Shared, State, Ticket};
+use super::{Group, Shared, State, Ticket};
 use crate::error::{Code, Error, Result};
 use crate::host::op::WaitPolicy;
 use crate::sys::futex;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a wait looks before it sleeps, if every rank can have a core of its own and if not. Whoever
@@ -77,6 +78,9 @@ struct Pending {
 pub(super) struct Run<'a> {
     pub engine: &'a Shared,
     pub state: &'a mut State,
+    /// Those who work together now. Ranks of operations are places in it; everything else, requests and texts, names ranks of
+    /// the communicator.
+    group: Arc<Group>,
     policy: &'a dyn WaitPolicy,
     pending: Vec<Pending>,
     /// By the number of the request.
@@ -102,6 +106,7 @@ impl<'a> Run<'a> {
         Run {
             engine,
             state,
+            group: Arc::clone(&engine.all),
             policy,
             pending: Vec::new(),
             done: Vec::new(),
@@ -114,8 +119,26 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn tag(topic: Topic, from: usize, number: u64) -> u64 {
-        ((topic as u64) << 60) | ((from as u64) << 48) | (number & ((1 << 48) - 1))
+    /// This rank's place among those who work together now.
+    pub(super) fn rank(&self) -> usize {
+        self.group.place
+    }
+
+    /// How many work together now.
+    pub(super) fn ranks(&self) -> usize {
+        self.group.members.len()
+    }
+
+    /// From now on these work together.
+    pub(in crate::host) fn turn_to(&mut self, group: &Arc<Group>) {
+        self.group = Arc::clone(group);
+    }
+
+    fn tag(&self, topic: Topic, from: usize, number: u64) -> u64 {
+        ((topic as u64) << 60)
+            | (self.group.id << 58)
+            | ((from as u64) << 48)
+            | (number & ((1 << 48) - 1))
     }
 
     /// Begins to send; the request's number.
@@ -130,7 +153,8 @@ impl<'a> Run<'a> {
         bytes: usize,
         key: u64,
     ) -> usize {
-        let tag = Self::tag(topic, self.engine.rank, number);
+        let tag = self.tag(topic, self.engine.rank, number);
+        let to = self.group.members[to];
         self.to_flush[to] = true;
         // SAFETY: handed down from the caller; `give_up` ends what is not done.
         let begun = unsafe { self.state.transport.send(to, tag, from, bytes) };
@@ -149,7 +173,8 @@ impl<'a> Run<'a> {
         bytes: usize,
         key: u64,
     ) -> usize {
-        let tag = Self::tag(topic, from, number);
+        let from = self.group.members[from];
+        let tag = self.tag(topic, from, number);
         // SAFETY: handed down from the caller; `give_up` ends what is not done.
         let begun = unsafe { self.state.transport.recv(from, tag, to, bytes) };
         self.note(begun, from, key, true)

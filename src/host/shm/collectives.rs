@@ -154,7 +154,7 @@ impl ShmEngine {
             Reduction::Builtin(_) => Vec::new(),
             Reduction::PreMulSum(_) => self.scales(parity).collect(),
         };
-        Reducer::new(op, scales)
+        Reducer::new(op, scales, self.ranks)
     }
 
     /// All ranks' scalars, after the exchange.
