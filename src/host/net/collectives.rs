@@ -32,11 +32,11 @@ const AHEAD: u64 = 16;
 const WINDOW: usize = 8;
 
 /// Streams of a collective's data.
-const FIRST: u64 = 0;
-const RESULTS: u64 = 1;
+pub(in crate::host) const FIRST: u64 = 0;
+pub(in crate::host) const RESULTS: u64 = 1;
 
 /// Where in memory the block lies that a rank sends to or gets from another, in bytes.
-type Blocks<'a> = &'a dyn Fn(usize) -> (usize, usize);
+pub(in crate::host) type Blocks<'a> = &'a dyn Fn(usize) -> (usize, usize);
 
 /// The counts of all ranks of an AlltoAllv.
 pub(in crate::host) struct Rows {
@@ -62,7 +62,7 @@ impl Rows {
 impl Run<'_> {
     /// # Safety
     /// As `Engine::run`.
-    pub(super) unsafe fn collective(&mut self, op: &HostOp) -> Result<()> {
+    pub(in crate::host) unsafe fn collective(&mut self, op: &HostOp) -> Result<()> {
         let (rank, ranks, root) = (self.rank(), self.ranks(), op.root as usize);
         if ranks == 1 {
             // SAFETY: handed down from the caller.
@@ -110,7 +110,8 @@ impl Run<'_> {
         self.for_all(result)
     }
 
-    fn begin(&mut self) -> u64 {
+    /// Begins a collective: its number.
+    pub(in crate::host) fn begin(&mut self) -> u64 {
         self.state.sequence += 1;
         self.state.sequence
     }
@@ -129,7 +130,11 @@ impl Run<'_> {
     ///
     /// # Safety
     /// As `Engine::run`; `bytes` is what `op.count` means.
-    unsafe fn take_from_table(&mut self, op: &HostOp, bytes: usize) -> Result<()> {
+    pub(in crate::host) unsafe fn take_from_table(
+        &mut self,
+        op: &HostOp,
+        bytes: usize,
+    ) -> Result<()> {
         let (rank, ranks, root) = (self.rank(), self.ranks(), op.root as usize);
         let recv = op.recv;
         let reduced_at = match op.kind {
@@ -168,7 +173,12 @@ impl Run<'_> {
 
     /// # Safety
     /// As `Engine::run`; `bytes`, not 0, is what `op.count` means.
-    unsafe fn at_length(&mut self, op: &HostOp, bytes: usize, sequence: u64) -> Result<()> {
+    pub(in crate::host) unsafe fn at_length(
+        &mut self,
+        op: &HostOp,
+        bytes: usize,
+        sequence: u64,
+    ) -> Result<()> {
         let (rank, ranks, root) = (self.rank(), self.ranks(), op.root as usize);
         let (send, recv) = (op.send, op.recv);
         let about = (Topic::Data, sequence << 8 | FIRST);
@@ -224,14 +234,7 @@ impl Run<'_> {
                     self.wait_for_all()
                 }
                 OpKind::AllToAll => {
-                    let counts = vec![op.count; ranks];
-                    let displs: Vec<usize> = (0..ranks).map(|peer| peer * op.count).collect();
-                    let vector = VectorCounts {
-                        send_counts: counts.clone(),
-                        send_displs: displs.clone(),
-                        recv_counts: counts,
-                        recv_displs: displs,
-                    };
+                    let vector = VectorCounts::equal(op.count, ranks);
                     self.personal(op, &vector, about)
                 }
                 OpKind::AllToAllv | OpKind::Barrier | OpKind::Send | OpKind::Recv => Ok(()),
@@ -251,7 +254,7 @@ impl Run<'_> {
     ///
     /// # Safety
     /// The blocks are readable and writable; what is written is not read.
-    unsafe fn by_distance(
+    pub(in crate::host) unsafe fn by_distance(
         &mut self,
         about: (Topic, u64),
         send: *const u8,
@@ -519,21 +522,7 @@ impl Run<'_> {
         about: (Topic, u64),
     ) -> Result<()> {
         let (rank, size) = (self.rank(), op.dtype.size());
-        // In place a block could be overwritten before it is sent: send from a copy.
-        let send_bytes = extent(&vector.send_counts, &vector.send_displs) * size;
-        let recv_bytes = extent(&vector.recv_counts, &vector.recv_displs) * size;
-        let (send_at, recv_at) = (op.send.addr(), op.recv.addr());
-        let overlap = send_at < recv_at.saturating_add(recv_bytes)
-            && recv_at < send_at.saturating_add(send_bytes);
-        let mut send = op.send;
-        if overlap {
-            let copied = private_copy(op.send, vector, size, send_bytes, |to, from, bytes| {
-                // SAFETY: the caller promised the send buffer up to the end of its last block.
-                unsafe { copy(to, from, bytes, false) };
-                Ok(())
-            })?;
-            send = self.keep(copied);
-        }
+        let send = self.send_apart(op, vector)?;
         let block = |counts: &[usize], displs: &[usize], peer: usize| {
             (displs[peer].wrapping_mul(size), counts[peer] * size)
         };
@@ -545,5 +534,29 @@ impl Run<'_> {
             move_own(offset(op.recv, to), send.wrapping_add(from), bytes);
             self.by_distance(about, send, &send_block, op.recv, &recv_block)
         }
+    }
+
+    /// Where to send the blocks of an operation from: in place a block could be overwritten before it is sent, so it is
+    /// from a copy then.
+    pub(in crate::host) fn send_apart(
+        &mut self,
+        op: &HostOp,
+        vector: &VectorCounts,
+    ) -> Result<*const u8> {
+        let size = op.dtype.size();
+        let send_bytes = extent(&vector.send_counts, &vector.send_displs) * size;
+        let recv_bytes = extent(&vector.recv_counts, &vector.recv_displs) * size;
+        let (send_at, recv_at) = (op.send.addr(), op.recv.addr());
+        let overlap = send_at < recv_at.saturating_add(recv_bytes)
+            && recv_at < send_at.saturating_add(send_bytes);
+        if !overlap {
+            return Ok(op.send);
+        }
+        let copied = private_copy(op.send, vector, size, send_bytes, |to, from, bytes| {
+            // SAFETY: the caller promised the send buffer up to the end of its last block.
+            unsafe { copy(to, from, bytes, false) };
+            Ok(())
+        })?;
+        Ok(self.keep(copied))
     }
 }

@@ -11,10 +11,10 @@
 //! use shared memory.
 
 pub(crate) mod choice;
-mod collectives;
-mod exchange;
-mod p2p;
-mod run;
+pub(super) mod collectives;
+pub(super) mod exchange;
+pub(super) mod p2p;
+pub(super) mod run;
 #[cfg(test)]
 mod tests;
 pub(crate) mod ucx;
@@ -124,9 +124,9 @@ pub(in crate::host) struct State {
     /// Collectives that this rank has begun.
     sequence: u64,
     /// The headers of the present collective.
-    table: Table,
+    pub(in crate::host) table: Table,
     /// Pieces of other ranks' data.
-    pieces: Area,
+    pub(in crate::host) pieces: Area,
     /// Small messages that are on their way although their sends are over.
     letters: Letters,
     /// Messages that this rank has sent and received, by the other rank.
@@ -250,6 +250,11 @@ impl NetEngine {
         })
     }
 
+    /// For an engine that stands on this one.
+    pub(in crate::host) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// Proves that all ranks reach each other.
     pub(crate) fn prove(&self, wait: &dyn WaitPolicy) -> Result<()> {
         let barrier = HostOp {
@@ -299,7 +304,7 @@ impl Shared {
     }
 
     /// Runs something with the transport.
-    fn with_run(
+    pub(in crate::host) fn with_run(
         &self,
         wait: &dyn WaitPolicy,
         work: impl FnOnce(&mut Run<'_>) -> Result<()>,

@@ -25,7 +25,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// One send or receive with another rank that is under way.
-pub(super) struct Transfer {
+struct Transfer {
     sends: bool,
     peer: usize,
     buffer: *mut u8,
@@ -42,6 +42,43 @@ pub(super) struct Transfer {
     last: Option<u64>,
     /// Where a message lies that the receiver is to read whole; 0 if it goes in pieces.
     whole: u64,
+}
+
+/// Sends and receives with other ranks that are under way together.
+pub(in crate::host) struct Transfers {
+    all: Vec<Transfer>,
+    /// Of each peer, whether one that receives and one that sends is under way.
+    busy: Vec<[bool; 2]>,
+    result: Result<()>,
+}
+
+impl Transfers {
+    pub(in crate::host) fn new(engine: &ShmEngine, ops: &[&HostOp]) -> Transfers {
+        let transfer = |op: &&HostOp| Transfer::new(engine, op, ops.len());
+        Transfers {
+            all: ops.iter().map(transfer).collect(),
+            busy: vec![[false; 2]; engine.ranks],
+            result: Ok(()),
+        }
+    }
+
+    /// Whether each is complete or was refused.
+    pub(in crate::host) fn are_over(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The ranks that are waited for.
+    pub(in crate::host) fn peers(&self) -> Vec<u32> {
+        let mut peers: Vec<u32> = self.all.iter().map(|one| one.peer as u32).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    /// What came of them: the first error.
+    pub(in crate::host) fn take_result(&mut self) -> Result<()> {
+        std::mem::replace(&mut self.result, Ok(()))
+    }
 }
 
 /// Bytes that are copied from or to a device at once, and of all transfers of one call together.
@@ -109,7 +146,7 @@ impl ShmEngine {
     /// # Safety
     /// As [`Engine::run`](crate::host::engine::Engine::run).
     pub(super) unsafe fn transfer_alone(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
-        let mut transfers = [Transfer::new(self, op, 1)];
+        let mut transfers = Transfers::new(self, &[op]);
         // SAFETY: handed down from the caller.
         unsafe { self.transfer_all(&mut transfers, true, wait) }
     }
@@ -129,82 +166,76 @@ impl ShmEngine {
             // SAFETY: handed down from the caller.
             unsafe { self.keep_own(on_device, to, from, bytes) }
         });
-        let together = others.len();
-        let mut transfers: Vec<Transfer> = others
-            .into_iter()
-            .map(|op| Transfer::new(self, op, together))
-            .collect();
+        let mut transfers = Transfers::new(self, &others);
         // SAFETY: handed down from the caller.
         let others = unsafe { self.transfer_all(&mut transfers, false, wait) };
         own.and(others)
     }
 
-    /// Moves all transfers until each is complete or refused. Those with the same peer and direction
-    /// go in the order in which they stand.
+    /// Moves all transfers until each is complete or refused.
     ///
     /// # Safety
     /// As [`Engine::run`](crate::host::engine::Engine::run).
     unsafe fn transfer_all(
         &self,
-        transfers: &mut [Transfer],
+        transfers: &mut Transfers,
         lone: bool,
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
-        let mut result = Ok(());
-        let mut live: Vec<usize> = (0..transfers.len()).collect();
-        let mut busy = vec![[false; 2]; self.ranks];
         let mut waiter = Waiter::new(self, wait);
-        while !live.is_empty() {
-            let mut moved = false;
-            busy.fill([false; 2]);
-            live.retain(|&index| {
-                let transfer = &mut transfers[index];
-                let busy = &mut busy[transfer.peer][usize::from(transfer.sends)];
-                if *busy {
-                    return true;
-                }
-                // SAFETY: handed down from the caller.
-                let outcome = unsafe {
-                    if transfer.sends {
-                        self.push(transfer, lone)
-                    } else {
-                        self.pull(transfer)
-                    }
-                };
-                moved |= !matches!(outcome, Outcome::Idle);
-                match outcome {
-                    Outcome::Idle | Outcome::Progress => {
-                        *busy = true;
-                        true
-                    }
-                    Outcome::Complete => false,
-                    Outcome::Failed(error) => {
-                        if result.is_ok() {
-                            result = Err(error);
-                        }
-                        false
-                    }
-                }
-            });
-            if moved {
-                self.ring();
+        while !transfers.are_over() {
+            // SAFETY: handed down from the caller.
+            if unsafe { self.advance(transfers, lone) } {
                 waiter.progressed();
             } else {
-                let peers = || {
-                    live.iter()
-                        .map(|&index| transfers[index].peer as u32)
-                        .collect()
-                };
-                let ready = || live.iter().any(|&index| self.can_move(&transfers[index]));
-                waiter.pause(&ready, &|| {
-                    let mut peers: Vec<u32> = peers();
-                    peers.sort_unstable();
-                    peers.dedup();
-                    peers
-                })?;
+                let ready = || transfers.all.iter().any(|transfer| self.can_move(transfer));
+                waiter.pause(&ready, &|| transfers.peers())?;
             }
         }
-        result
+        transfers.take_result()
+    }
+
+    /// Moves transfers as far as they go now; whether any moved. Those with the same peer and direction go in the
+    /// order in which they stand.
+    ///
+    /// # Safety
+    /// As [`Engine::run`](crate::host::engine::Engine::run), for all of them.
+    pub(in crate::host) unsafe fn advance(&self, transfers: &mut Transfers, lone: bool) -> bool {
+        let Transfers { all, busy, result } = transfers;
+        let mut moved = false;
+        busy.fill([false; 2]);
+        all.retain_mut(|transfer| {
+            let busy = &mut busy[transfer.peer][usize::from(transfer.sends)];
+            if *busy {
+                return true;
+            }
+            // SAFETY: handed down from the caller.
+            let outcome = unsafe {
+                if transfer.sends {
+                    self.push(transfer, lone)
+                } else {
+                    self.pull(transfer)
+                }
+            };
+            moved |= !matches!(outcome, Outcome::Idle);
+            match outcome {
+                Outcome::Idle | Outcome::Progress => {
+                    *busy = true;
+                    true
+                }
+                Outcome::Complete => false,
+                Outcome::Failed(error) => {
+                    if result.is_ok() {
+                        *result = Err(error);
+                    }
+                    false
+                }
+            }
+        });
+        if moved {
+            self.ring();
+        }
+        moved
     }
 
     /// Whether a look at the transfer may find something to do: a hint for spinning.
@@ -235,8 +266,12 @@ impl ShmEngine {
             let expected = channel.rejected_count.load(Relaxed);
             let expected_dtype = dtype_name(channel.rejected_dtype.load(Relaxed));
             return Outcome::Failed(message_mismatch(
-                (self.rank, transfer.count as u64, transfer.dtype.name()),
-                (transfer.peer, expected, expected_dtype),
+                (
+                    self.own_name(),
+                    transfer.count as u64,
+                    transfer.dtype.name(),
+                ),
+                (self.name(transfer.peer), expected, expected_dtype),
             ));
         }
         if transfer.whole != 0 && transfer.last.is_some_and(|last| consumed >= last) {
@@ -408,8 +443,12 @@ impl ShmEngine {
                     channel.rejected.store(message, Release);
                     channel.consumed.store(consumed + 1, Release);
                     return Outcome::Failed(message_mismatch(
-                        (transfer.peer, sent, dtype_name(sent_dtype)),
-                        (self.rank, transfer.count as u64, transfer.dtype.name()),
+                        (self.name(transfer.peer), sent, dtype_name(sent_dtype)),
+                        (
+                            self.own_name(),
+                            transfer.count as u64,
+                            transfer.dtype.name(),
+                        ),
                     ));
                 }
             }
