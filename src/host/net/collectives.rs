@@ -14,7 +14,7 @@
 use super::run::{Area, Run, Topic};
 use crate::error::{Error, Result};
 use crate::host::check::{Fingerprint, compare_counts, reduces};
-use crate::host::kernels::{Target, copy};
+use crate::host::kernels::{Scale, Target, copy};
 use crate::host::local::{Reducer, Sources, alone, extent, move_own, offset, private_copy};
 use crate::host::op::{HostOp, VectorCounts};
 use crate::types::{DataType, OpKind, Reduction};
@@ -37,6 +37,17 @@ pub(in crate::host) const RESULTS: u64 = 1;
 
 /// Where in memory the block lies that a rank sends to or gets from another, in bytes.
 pub(in crate::host) type Blocks<'a> = &'a dyn Fn(usize) -> (usize, usize);
+
+/// How a rank begins a collective.
+pub(in crate::host) struct Opening {
+    /// What the count means.
+    pub bytes: usize,
+    /// The operation is over once the ranks have met.
+    pub small: bool,
+    /// What travels with this rank's header.
+    pub carried: usize,
+    pub scale: Scale,
+}
 
 /// The counts of all ranks of an AlltoAllv.
 pub(in crate::host) struct Rows {
@@ -63,8 +74,7 @@ impl Run<'_> {
     /// # Safety
     /// As `Engine::run`.
     pub(in crate::host) unsafe fn collective(&mut self, op: &HostOp) -> Result<()> {
-        let (rank, ranks, root) = (self.rank(), self.ranks(), op.root as usize);
-        if ranks == 1 {
+        if self.ranks() == 1 {
             // SAFETY: handed down from the caller.
             return unsafe { alone(op) };
         }
@@ -73,29 +83,15 @@ impl Run<'_> {
             let result = unsafe { self.all_to_all_v(op) };
             return self.for_all(result);
         }
-        let bytes = match op.kind {
-            OpKind::Barrier => 0,
-            _ => op.count * op.dtype.size(),
-        };
-        let frame = match op.kind {
-            OpKind::ReduceScatter | OpKind::Scatter | OpKind::AllToAll => bytes * ranks,
-            _ => bytes,
-        };
-        let contributes = match op.kind {
-            OpKind::Broadcast | OpKind::Scatter => rank == root,
-            _ => true,
-        };
-        let small = frame <= self.state.table.inline();
-        let carried = if small && contributes { frame } else { 0 };
-        let data = self.state.table.data(rank);
-        // SAFETY: validation has shown that a contributing rank has a send buffer, of which the caller
-        // promised `frame` bytes; the table has room for them.
-        unsafe { copy(data, op.send, carried, false) };
+        let limit = self.state.table.inline();
+        // SAFETY: handed down from the caller.
+        let Opening {
+            bytes,
+            small,
+            carried,
+            scale,
+        } = unsafe { self.open(op, limit) };
         let sequence = self.begin();
-        let scale = match op.reduction {
-            Reduction::PreMulSum(scale) if reduces(op.kind) => scale,
-            _ => [0; 8],
-        };
         self.exchange(sequence, Fingerprint::of(op), scale, carried)?;
         if bytes == 0 {
             return Ok(());
@@ -108,6 +104,43 @@ impl Run<'_> {
             }
         };
         self.for_all(result)
+    }
+
+    /// Puts this rank's data of a collective, which is no AlltoAllv, into the table, if it is small: at most `limit` bytes
+    /// of each rank.
+    ///
+    /// # Safety
+    /// As `Engine::run`.
+    pub(in crate::host) unsafe fn open(&mut self, op: &HostOp, limit: usize) -> Opening {
+        let (rank, ranks) = (self.rank(), self.ranks());
+        let bytes = match op.kind {
+            OpKind::Barrier => 0,
+            _ => op.count * op.dtype.size(),
+        };
+        let frame = match op.kind {
+            OpKind::ReduceScatter | OpKind::Scatter | OpKind::AllToAll => bytes * ranks,
+            _ => bytes,
+        };
+        let contributes = match op.kind {
+            OpKind::Broadcast | OpKind::Scatter => rank == op.root as usize,
+            _ => true,
+        };
+        let small = frame <= limit.min(self.state.table.inline());
+        let carried = if small && contributes { frame } else { 0 };
+        let data = self.state.table.data(rank);
+        // SAFETY: validation has shown that a contributing rank has a send buffer, of which the caller
+        // promised `frame` bytes; the table has room for them.
+        unsafe { copy(data, op.send, carried, false) };
+        let scale = match op.reduction {
+            Reduction::PreMulSum(scale) if reduces(op.kind) => scale,
+            _ => [0; 8],
+        };
+        Opening {
+            bytes,
+            small,
+            carried,
+            scale,
+        }
     }
 
     /// Begins a collective: its number.

@@ -137,6 +137,11 @@ impl<'a> Run<'a> {
         self.group = Arc::clone(group);
     }
 
+    /// From now on all ranks work together.
+    pub(in crate::host) fn turn_to_all(&mut self) {
+        self.group = Arc::clone(&self.engine.all);
+    }
+
     fn tag(&self, topic: Topic, from: usize, number: u64) -> u64 {
         ((topic as u64) << 60)
             | (self.group.id << 58)
