@@ -163,7 +163,6 @@ impl Layers<'_, '_> {
         // What is not in two layers is between all ranks.
         let flat = |all: &HostOp| {
             let mut run = self.run.borrow_mut();
-            run.turn_to_all();
             // SAFETY: handed down from the caller.
             unsafe {
                 match small {
@@ -520,8 +519,8 @@ impl Layers<'_, '_> {
             // SAFETY: the caller promised `bytes` bytes at both on the root.
             unsafe { move_own(op.recv, op.send, bytes) };
         }
-        // Which part a machine gets first, and passes on.
-        let part_of = |machine: usize| if machine < home { machine } else { machine - 1 };
+        // Which part a machine gets first, and passes on; not the root's.
+        let part_of = |machine: usize| machine - usize::from(machine > home);
         let first = (Topic::Data, sequence << 8 | FIRST);
         let passed = (Topic::Data, sequence << 8 | RESULTS);
         let prepare = |block: usize| -> Result<()> {

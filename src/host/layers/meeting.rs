@@ -114,6 +114,7 @@ impl Layers<'_, '_> {
         if leads {
             self.far
                 .with_leaders(|| self.gather_from_leaders(sequence))?;
+            self.run.borrow_mut().turn_to_all();
         }
         if here.len() > 1 {
             let (board, room) = near.board_of(0);

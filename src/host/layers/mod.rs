@@ -27,7 +27,7 @@ use super::net::run::Run;
 use super::net::{Group, NetEngine};
 use super::op::{HostOp, WaitPolicy};
 use super::shm::ShmEngine;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use std::cell::RefCell;
 use std::sync::Arc;
 pub(crate) use topology::Topology;
@@ -188,6 +188,11 @@ impl Engine for LayeredEngine {
         unsafe { self.transfer_together(ops, wait) }
     }
 
+    #[cfg(test)]
+    fn rounds_on_the_way(&self) -> bool {
+        true
+    }
+
     fn await_visitors(&self) {
         self.near.await_visitors();
     }
@@ -199,7 +204,10 @@ impl Engine for LayeredEngine {
 
     fn poison(&self, error: &Error) {
         self.far.poison(error);
-        self.near.poison(error);
+        match error.code() {
+            Code::Aborted => self.near.abort(),
+            _ => self.near.poison(error),
+        }
     }
 
     fn abort(&self) {

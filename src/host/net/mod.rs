@@ -16,7 +16,7 @@ pub(super) mod exchange;
 pub(super) mod p2p;
 pub(super) mod run;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 pub(crate) mod ucx;
 
 use super::check::MAX_ENGINE_RANKS;
