@@ -172,6 +172,14 @@ const HOST_ENGINE: Var = Var {
     default: "auto: shared memory for ranks of one machine, UCX for several",
     meaning: "What the host tier moves data with. The same on all ranks.",
 };
+const HOST_HIERARCHY: Var = Var {
+    name: "FLAGOSCOMM_HOST_HIERARCHY",
+    kind: Kind::Bool,
+    default: "on",
+    meaning: "Whether the host tier on several machines, unless `FLAGOSCOMM_HOST_ENGINE` names what it uses, moves data in \
+              two layers: shared memory inside each machine, messages between machines. Off: messages between all \
+              ranks. The same on all ranks.",
+};
 const ENGINE_PATH: Var = Var {
     name: "FLAGOSCOMM_ENGINE_PATH",
     kind: Kind::Path,
@@ -226,6 +234,7 @@ pub(crate) static VARS: &[&Var] = &[
     &HOSTID,
     &SINGLE_COPY,
     &HOST_ENGINE,
+    &HOST_HIERARCHY,
     &ENGINE_PATH,
     &DLOPEN,
     &VENDOR_LIBRARY,
@@ -583,6 +592,8 @@ pub(crate) struct Config {
     pub(crate) single_copy: SingleCopy,
     /// FLAGOSCOMM_HOST_ENGINE.
     pub(crate) host_engine: HostEngine,
+    /// FLAGOSCOMM_HOST_HIERARCHY.
+    pub(crate) host_hierarchy: bool,
     /// FLAGOSCOMM_DLOPEN.
     pub(crate) dlopen: OpenMode,
 }
@@ -922,6 +933,7 @@ impl Config {
                 .word(&HOST_ENGINE)
                 .and_then(|word| HostEngine::ALL.into_iter().find(|e| e.name() == word))
                 .unwrap_or_default(),
+            host_hierarchy: reader.boolean(&HOST_HIERARCHY).unwrap_or(true),
             dlopen: match reader.word(&DLOPEN) {
                 Some("deepbind") => OpenMode::DeepBind,
                 Some("global") => OpenMode::Global,

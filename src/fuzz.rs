@@ -93,6 +93,7 @@ fn info() -> RankInfo {
         pid_namespace: 4_026_531_836,
         network: 4_026_531_840,
         engine: HostEngine::Ucx,
+        hierarchy: true,
         tiers: Tier::DEFAULT_ORDER.to_vec(),
         checking: true,
         liveness_ms: 3000,

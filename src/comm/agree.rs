@@ -60,6 +60,8 @@ pub(crate) struct Common {
     pub network: u64,
     /// What the host tier is asked to use.
     pub engine: HostEngine,
+    /// Between several machines it may work in layers.
+    pub hierarchy: bool,
     pub tiers: Vec<Tier>,
     /// Calls are compared across ranks also on vendor tiers.
     pub checking: bool,
@@ -87,7 +89,7 @@ impl Common {
             .bytes(self.no_native.as_bytes());
         w.bytes(self.machine.as_bytes()).bytes(self.host.as_bytes());
         w.u64(self.pid_namespace).u64(self.network);
-        w.u32(self.engine as u32);
+        w.u32(self.engine as u32).u32(u32::from(self.hierarchy));
         w.bytes(&self.tiers.iter().map(|t| *t as u8).collect::<Vec<_>>());
         w.u32(u32::from(self.checking)).u32(self.liveness_ms);
     }
@@ -103,6 +105,7 @@ impl Common {
             pid_namespace: r.u64()?,
             network: r.u64()?,
             engine: HostEngine::from_raw(r.u32()?)?,
+            hierarchy: r.u32()? != 0,
             tiers: r
                 .bytes()?
                 .iter()
@@ -259,6 +262,7 @@ pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
         ));
     }
     let number = |v: &u32| v.to_string();
+    let on_or_off = |on: &bool| String::from(if *on { "on" } else { "off" });
     let version = |v: &u32| format!("{}.{}.{}", v / 10_000, v / 100 % 100, v % 100);
     let faults = [
         ("number of ranks", odd_ones(infos, |i| i.nranks, number)),
@@ -279,12 +283,12 @@ pub(crate) fn consistent(infos: &[RankInfo]) -> Result<()> {
             odd_ones(infos, |i| i.engine, |e| String::from(e.name())),
         ),
         (
+            "layers of the host tier (FLAGOSCOMM_HOST_HIERARCHY)",
+            odd_ones(infos, |i| i.hierarchy, on_or_off),
+        ),
+        (
             "call checking (FLAGOSCOMM_CHECK)",
-            odd_ones(
-                infos,
-                |i| i.checking,
-                |c| String::from(if *c { "on" } else { "off" }),
-            ),
+            odd_ones(infos, |i| i.checking, on_or_off),
         ),
         (
             "watching of each other (FLAGOSCOMM_LIVENESS, in ms)",
@@ -583,6 +587,7 @@ mod tests {
             pid_namespace: 1,
             network: 1,
             engine: HostEngine::Auto,
+            hierarchy: true,
             tiers: Tier::DEFAULT_ORDER.to_vec(),
             checking: false,
             liveness_ms: 0,
@@ -681,6 +686,13 @@ mod tests {
         let text = consistent(&infos).unwrap_err().text().to_owned();
         assert!(
             text.contains("rank 3 (host h3, pid 103) has ucx but the others have auto"),
+            "{text}"
+        );
+        let mut infos = world(4);
+        infos[1].hierarchy = false;
+        let text = consistent(&infos).unwrap_err().text().to_owned();
+        assert!(
+            text.contains("(FLAGOSCOMM_HOST_HIERARCHY): rank 1 (host h1, pid 101) has off but"),
             "{text}"
         );
         assert!(consistent(&world(3)).is_ok());

@@ -232,6 +232,7 @@ fn own_info(nranks: u32, options: &Options, tiers: &[Tier]) -> RankInfo {
         pid_namespace: process::namespace("pid"),
         network: process::namespace("net"),
         engine: config::get().host_engine,
+        hierarchy: config::get().host_hierarchy,
         tiers: tiers.to_vec(),
         checking: config::get().check,
         liveness_ms: watch::agreed_ms(),

@@ -79,7 +79,7 @@ impl Job {
             let to = Target::one(self.to.wrapping_add(at), false);
             // SAFETY: the promise of the job's maker for the whole, of which this is a part that no other
             // thread takes; a part is a multiple of every element's size.
-            unsafe { (self.fold)(to, &sources, &self.scales, bytes / self.size) };
+            unsafe { (self.fold)(to, &sources, &self.scales, sources.len(), bytes / self.size) };
             self.done.fetch_add(1, Release);
         }
     }

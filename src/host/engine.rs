@@ -61,6 +61,12 @@ pub(crate) trait Engine: Send + Sync {
         None
     }
 
+    /// Whether results of large reductions are rounded on the way, and so may differ from those of another engine.
+    #[cfg(test)]
+    fn rounds_on_the_way(&self) -> bool {
+        false
+    }
+
     /// The failure that ended this engine, if there was one.
     fn check_failure(&self) -> Result<()>;
 

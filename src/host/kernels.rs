@@ -42,13 +42,15 @@ impl Target {
 }
 
 /// Combines `count` elements of every source, in order, into the target. `scales` has one entry per
-/// source for PreMulSum and is not looked at otherwise.
+/// source for PreMulSum and is not looked at otherwise; an average is the sum divided by `ranks`, which may be
+/// more than there are sources, where these are sums themselves.
 ///
 /// # Safety
 /// There is at least one source; every source is readable and every target writable for `count`
 /// elements of the data type for which the fold was looked up; a target either is exactly a source
 /// or overlaps none, and the two targets do not overlap; nobody else writes any of it meanwhile.
-pub(crate) type Fold = unsafe fn(to: Target, sources: &[*const u8], scales: &[Scale], count: usize);
+pub(crate) type Fold =
+    unsafe fn(to: Target, sources: &[*const u8], scales: &[Scale], ranks: usize, count: usize);
 
 /// The fold for a data type and a reduction; `None` for fp8, which the host tier only moves.
 pub(crate) fn fold_for(dtype: DataType, reduction: Reduction) -> Option<Fold> {
@@ -136,7 +138,7 @@ trait Kernel {
         value
     }
     fn combine(a: Self::Acc, b: Self::Acc) -> Self::Acc;
-    fn finish(acc: Self::Acc, sources: usize) -> Self::Raw;
+    fn finish(acc: Self::Acc, ranks: usize) -> Self::Raw;
 
     /// `load` of a whole block.
     #[inline(always)]
@@ -146,10 +148,10 @@ trait Kernel {
 
     /// `finish` of a whole block.
     #[inline(always)]
-    fn finish_block(acc: [Self::Acc; BLOCK], sources: usize) -> [Self::Raw; BLOCK] {
+    fn finish_block(acc: [Self::Acc; BLOCK], ranks: usize) -> [Self::Raw; BLOCK] {
         acc.map(
             #[inline(always)]
-            |value| Self::finish(value, sources),
+            |value| Self::finish(value, ranks),
         )
     }
 }
@@ -157,7 +159,13 @@ trait Kernel {
 /// # Safety
 /// As [`Fold`].
 #[inline(always)]
-unsafe fn fold_body<K: Kernel>(to: Target, sources: &[*const u8], scales: &[Scale], count: usize) {
+unsafe fn fold_body<K: Kernel>(
+    to: Target,
+    sources: &[*const u8],
+    scales: &[Scale],
+    ranks: usize,
+    count: usize,
+) {
     let size = size_of::<K::Raw>();
     let scale = |source: usize| {
         // SAFETY: a Scale has eight bytes, no element type has more, and every bit pattern of them
@@ -179,7 +187,7 @@ unsafe fn fold_body<K: Kernel>(to: Target, sources: &[*const u8], scales: &[Scal
         for source in 1..sources.len() {
             acc = K::combine(acc, fetch(source));
         }
-        let result = K::finish(acc, sources.len());
+        let result = K::finish(acc, ranks);
         // SAFETY: index < count, and the caller promised `count` writable elements.
         unsafe {
             to.first.cast::<K::Raw>().add(index).write_unaligned(result);
@@ -235,7 +243,7 @@ unsafe fn fold_body<K: Kernel>(to: Target, sources: &[*const u8], scales: &[Scal
             }
             source += 1;
         }
-        let result = K::finish_block(acc, sources.len());
+        let result = K::finish_block(acc, ranks);
         // SAFETY: index + BLOCK <= count, and the caller promised `count` writable elements; `stream`
         // is only still set if `first + index` is aligned to 16, which whole blocks preserve, as a
         // block is a multiple of 16 bytes; `stream_second` if `second` is as far from that as `first`.
@@ -277,10 +285,11 @@ unsafe fn fold_baseline<K: Kernel>(
     to: Target,
     sources: &[*const u8],
     scales: &[Scale],
+    ranks: usize,
     count: usize,
 ) {
     // SAFETY: the caller's promises are those of `fold_body`.
-    unsafe { fold_body::<K>(to, sources, scales, count) }
+    unsafe { fold_body::<K>(to, sources, scales, ranks, count) }
 }
 
 /// Copies a whole number of 16-byte units past the caches where the architecture can.
@@ -643,10 +652,11 @@ mod x86 {
         to: Target,
         sources: &[*const u8],
         scales: &[Scale],
+        ranks: usize,
         count: usize,
     ) {
         // SAFETY: the caller's promises are those of `fold_body`.
-        unsafe { fold_body::<K>(to, sources, scales, count) }
+        unsafe { fold_body::<K>(to, sources, scales, ranks, count) }
     }
 
     /// IEEE 754 binary16, computed with in binary32, blocks converted by F16C. Only `fold_for` names

@@ -52,18 +52,21 @@ pub(super) struct Reducer {
     fold: Fold,
     size: usize,
     scales: Vec<Scale>,
+    /// By what the sum is divided in an average.
+    ranks: usize,
 }
 
 impl Reducer {
-    /// The fold of an operation that passed validation; `scales` are those of all ranks for
-    /// PreMulSum.
-    pub(super) fn new(op: &HostOp, scales: Vec<Scale>) -> Result<Reducer> {
+    /// The fold of an operation of so many ranks that passed validation; `scales` are those of all sources
+    /// for PreMulSum.
+    pub(super) fn new(op: &HostOp, scales: Vec<Scale>, ranks: usize) -> Result<Reducer> {
         let fold = fold_for(op.dtype, op.reduction)
             .ok_or_else(|| Error::internal("a reduction passed validation but has no kernel"))?;
         Ok(Reducer {
             fold,
             size: op.dtype.size(),
             scales,
+            ranks,
         })
     }
 
@@ -72,7 +75,15 @@ impl Reducer {
     #[inline]
     pub(super) unsafe fn fold(&self, to: Target, sources: &Sources, bytes: usize) {
         // SAFETY: the caller promises what the fold needs; there is at least one rank.
-        unsafe { (self.fold)(to, sources.as_slice(), &self.scales, bytes / self.size) }
+        unsafe {
+            (self.fold)(
+                to,
+                sources.as_slice(),
+                &self.scales,
+                self.ranks,
+                bytes / self.size,
+            )
+        }
     }
 }
 
@@ -129,7 +140,7 @@ pub(super) unsafe fn alone(op: &HostOp) -> Result<()> {
         let fold = fold_for(op.dtype, op.reduction)
             .ok_or_else(|| Error::internal("a reduction passed validation but has no kernel"))?;
         // SAFETY: the caller promised `count` elements at both, which are the same or apart.
-        unsafe { fold(Target::one(recv, false), &[send], &[scale], count) };
+        unsafe { fold(Target::one(recv, false), &[send], &[scale], 1, count) };
     } else {
         // SAFETY: as above; every other operation on one rank is a copy.
         unsafe { move_own(recv, send, count * op.dtype.size()) };

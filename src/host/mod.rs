@@ -5,6 +5,7 @@ pub(crate) mod crew;
 pub(crate) mod engine;
 pub(crate) mod heap;
 pub(crate) mod kernels;
+pub(crate) mod layers;
 pub(crate) mod liveness;
 mod local;
 pub(crate) mod net;

@@ -12,6 +12,20 @@ pub(crate) struct VectorCounts {
     pub recv_displs: Vec<usize>,
 }
 
+impl VectorCounts {
+    /// What an AlltoAll of so many elements for each rank is as an AlltoAllv.
+    pub(crate) fn equal(count: usize, ranks: usize) -> VectorCounts {
+        let counts = vec![count; ranks];
+        let displs: Vec<usize> = (0..ranks).map(|peer| peer * count).collect();
+        VectorCounts {
+            send_counts: counts.clone(),
+            send_displs: displs.clone(),
+            recv_counts: counts,
+            recv_displs: displs,
+        }
+    }
+}
+
 /// One operation on host memory. Pointers are the caller's: unaligned, overlapping in place as the
 /// C header allows, NULL where the role of this rank does not use them or the count is zero.
 #[derive(Clone, Debug)]
@@ -112,6 +126,10 @@ pub(crate) trait WaitPolicy {
     /// `Err` ends the wait: the communicator was aborted, a peer died, or the deadline passed.
     /// The engine returns that error and publishes it, so that no peer waits for this rank in vain.
     fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> crate::Result<()>;
+
+    /// Something else that the waiting thread could do meanwhile, for a short time. Called between two looks of
+    /// the waits for ranks that share memory.
+    fn idle(&self) {}
 
     /// A wait has ended the engine, which can't tell the other ranks by itself.
     fn failed(&self, _error: &crate::Error) {}

@@ -11,6 +11,7 @@
 //! * `collectives`, `p2p`: what moves through the segment,
 //! * `direct`: what is read and written where the callers have it,
 //! * `staged`: the protocol of collectives with buffers in devices' memory,
+//! * `layer`: what an engine over several machines needs of the ranks of one,
 //! * `wait`: waiting, failures and aborts.
 //!
 //! After [`Code::InvalidUsage`](crate::Code::InvalidUsage) because ranks disagreed, the engine goes
@@ -19,8 +20,9 @@
 
 mod collectives;
 mod direct;
+pub(super) mod layer;
 mod layout;
-mod p2p;
+pub(super) mod p2p;
 mod protocol;
 mod staged;
 mod wait;
@@ -48,6 +50,8 @@ pub(crate) struct ShmEngine {
     map: Map,
     rank: usize,
     ranks: usize,
+    /// What the ranks are called in texts, if not by their numbers here.
+    names: Box<[u32]>,
     /// Whether waits spin: every rank can have a core of its own. Known after the first collective.
     spins: AtomicBool,
     /// Processors' worth of time that a control group leaves this rank, if that is a limit.
@@ -124,6 +128,7 @@ impl ShmEngine {
             map,
             rank: rank as usize,
             ranks,
+            names: Box::default(),
             spins: AtomicBool::new(false),
             quota: cpu::quota(&cpus),
             sequence: AtomicU64::new(0),

@@ -2,12 +2,13 @@
 
 use super::engine::Engine;
 use super::heap;
-use super::kernels::tests::{Random, reductions, reference, same, scales_of};
+use super::kernels::tests::{Random, close, reductions, reference, same, scales_of};
 use super::op::{HostOp, OnDevice, VectorCounts, WaitPolicy};
 use crate::error::{Code, Error, Result};
+use crate::ops::lock;
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Runs the named tests on an engine.
@@ -224,6 +225,8 @@ struct Case<'a> {
     root: usize,
     /// A block of `ranks * count` elements of every rank.
     inputs: &'a [Vec<u8>],
+    /// What the first rank has got from a reduction for all, which the others must get bit by bit.
+    agreed: Mutex<Option<Vec<u8>>>,
 }
 
 impl Case<'_> {
@@ -248,6 +251,24 @@ impl Case<'_> {
         )
     }
 
+    /// Whether a part of a reduction is right, which begins at byte `at` of the inputs.
+    fn is_right(
+        &self,
+        engine: &dyn Engine,
+        reduction: Reduction,
+        got: &[u8],
+        (expected, at): (&[u8], usize),
+    ) -> bool {
+        let expected = &expected[at..at + got.len()];
+        if same(self.dtype, got, expected) {
+            return true;
+        }
+        let part = |input: &Vec<u8>| input[at..at + got.len()].to_vec();
+        let inputs: Vec<Vec<u8>> = self.inputs.iter().map(part).collect();
+        let scales = scales_of(self.dtype, engine.ranks());
+        engine.rounds_on_the_way() && close(self.dtype, reduction, got, &inputs, &scales)
+    }
+
     /// AllReduce, Reduce and ReduceScatter; `expected` is the reduction of the whole inputs.
     fn reduce(&self, engine: &dyn Engine, reductions: &[Reduction], expected: &[u8]) {
         let reduction = reductions[engine.rank()];
@@ -262,7 +283,14 @@ impl Case<'_> {
             let name = self.name(engine, &format!("AllReduce {reduction:?}"), in_place);
             run(engine, &all).unwrap_or_else(|error| panic!("{name}: {error}"));
             let got = if in_place { &send } else { &recv };
-            assert!(same(self.dtype, got.get(), &expected[..bytes]), "{name}");
+            let right = self.is_right(engine, reduction, got.get(), (expected, 0));
+            assert!(right, "{name}");
+            let agreed = &mut *lock(&self.agreed);
+            let agreed = agreed.get_or_insert_with(|| got.get().to_vec());
+            assert!(
+                agreed == got.get(),
+                "{name}: not the same bits as on other ranks"
+            );
             if !in_place {
                 assert_eq!(send.get(), &input[..bytes], "{name}: input changed");
             }
@@ -279,7 +307,8 @@ impl Case<'_> {
             run(engine, &to_root).unwrap_or_else(|error| panic!("{name}: {error}"));
             if rank == self.root {
                 let got = if in_place { &send } else { &recv };
-                assert!(same(self.dtype, got.get(), &expected[..bytes]), "{name}");
+                let right = self.is_right(engine, reduction, got.get(), (expected, 0));
+                assert!(right, "{name}");
             }
 
             let mut send = Buffer::of(input);
@@ -299,10 +328,8 @@ impl Case<'_> {
             } else {
                 recv.get()
             };
-            assert!(
-                same(self.dtype, got, &expected[rank * bytes..][..bytes]),
-                "{name}"
-            );
+            let right = self.is_right(engine, reduction, got, (expected, rank * bytes));
+            assert!(right, "{name}");
         }
     }
 
@@ -464,6 +491,7 @@ pub(crate) fn matrix_of(world: &World, counts: &[usize]) {
                 count,
                 root: random.below(n),
                 inputs: &inputs,
+                agreed: Mutex::default(),
             };
             world.each(|engine| case.movement(engine));
             if dtype.is_float8() {
@@ -478,6 +506,7 @@ pub(crate) fn matrix_of(world: &World, counts: &[usize]) {
                 let of_ranks: Vec<Reduction> =
                     (0..n).map(|rank| reductions(dtype, rank)[index]).collect();
                 let expected = reference(dtype, of_ranks[0], &inputs, &scales);
+                *lock(&case.agreed) = None;
                 world.each(|engine| case.reduce(engine, &of_ranks, &expected));
             }
         }
@@ -608,6 +637,7 @@ pub(crate) fn disagreements_are_errors_on_every_rank_and_leave_the_engine_usable
                     count: 1,
                     root: 0,
                     inputs: &inputs,
+                    agreed: Mutex::default(),
                 };
                 world.each(|engine| case.movement(engine));
             }
@@ -942,6 +972,7 @@ pub(crate) fn stress(engine: &dyn Engine, seed: u64, rounds: usize) {
             count,
             root,
             inputs: &inputs,
+            agreed: Mutex::default(),
         };
         // Some ranks are late.
         if random.below(40) == engine.rank() {

@@ -1,4 +1,5 @@
-//! The host tier: shared memory for the ranks of one machine, an engine over messages for several.
+//! The host tier: shared memory for the ranks of one machine, an engine over messages for several, or both in
+//! layers.
 
 use super::tiers::{init_vote, vote_code, vote_texts};
 use crate::bootstrap::local::Visitors;
@@ -12,6 +13,7 @@ use crate::control::gathered::Gathered;
 use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer, remote_code};
 use crate::error::{Code, Error, Result};
+use crate::host::layers::LayeredEngine;
 use crate::host::net::NetEngine;
 use crate::host::net::choice::{self, Offer, Plan};
 use crate::host::net::ucx::Ucx;
@@ -34,39 +36,71 @@ pub(super) fn host(
     code: &mut Code,
 ) -> Result<std::result::Result<Backend, String>> {
     match choice::plan(infos) {
-        Plan::SharedMemory => shared_memory(comm, secret, channel, infos, patience, code),
-        Plan::Ucx => over_ucx(comm, channel, infos, patience, code),
+        Plan::SharedMemory => {
+            let here: Vec<usize> = (0..infos.len()).collect();
+            let made = shared_memory(comm, secret, channel, infos, &here, patience, code)?;
+            Ok(made.map(|engine| Backend::Host(Arc::new(engine))))
+        }
+        Plan::Ucx => {
+            let far = match over_ucx(comm, channel, infos, patience, code)? {
+                Ok(far) => far,
+                Err(reason) => return Ok(Err(reason)),
+            };
+            let Some(topology) = choice::layers(infos) else {
+                return Ok(Ok(Backend::Host(Arc::new(far))));
+            };
+            let (machine, _) = topology.of(comm.rank() as usize);
+            let here = topology.machine(machine);
+            let near = shared_memory(comm, secret, channel, infos, here, patience, code)?;
+            match near {
+                Ok(near) => {
+                    let engine = LayeredEngine::new(near, far, topology)?;
+                    Ok(Ok(Backend::Host(Arc::new(engine))))
+                }
+                Err(reason) => Ok(Err(reason)),
+            }
+        }
         Plan::Refused(reason) => Ok(Err(reason)),
     }
 }
 
+/// The engine of the ranks that are `here`, this one among them. All ranks of the communicator do this at once, those
+/// of each machine for themselves: they fail together.
 fn shared_memory(
     comm: &Comm,
     secret: &Secret,
     channel: &mut Channel,
     infos: &[RankInfo],
+    here: &[usize],
     patience: &Patience,
     code: &mut Code,
-) -> Result<std::result::Result<Backend, String>> {
-    let bytes = match ShmEngine::segment_bytes(comm.nranks()) {
+) -> Result<std::result::Result<ShmEngine, String>> {
+    // The most that any machine has, so that all come to the same end.
+    if let Err(error) = ShmEngine::segment_bytes(comm.nranks()) {
+        *code = error.code();
+        return Ok(Err(error.text().to_owned()));
+    }
+    let leader = here.first().copied().unwrap_or(0);
+    let leads = comm.rank() as usize == leader;
+    let bytes = match ShmEngine::segment_bytes(here.len() as u32) {
         Ok(bytes) => bytes,
         Err(error) => {
             *code = error.code();
             return Ok(Err(error.text().to_owned()));
         }
     };
-    // Rank 0 makes the segment and says under which name it can be had.
+    // The first rank makes the segment and says under which name it can be had.
     let mut made = None;
     let mut attached: Option<ShmEngine> = None;
     let mut offer: Result<Vec<u8>> = Ok(Vec::new());
-    if comm.rank() == 0 {
+    if leads {
         offer = (|| {
             let token: [u8; 16] = process::random()
                 .map_err(|e| Error::system("the kernel gave no random bytes", e))?;
             let name = [&b"flagos-comm-"[..], &token].concat();
             let (segment, fd) = Segment::create(bytes)?;
             let listener = unix::listen(&name)?;
-            let pool = staging_pool(comm, infos);
+            let pool = staging_pool(infos, here);
             let pool_fd = match &pool {
                 Some((_, fd)) => Some(
                     fd.try_clone()
@@ -74,7 +108,7 @@ fn shared_memory(
                 ),
                 None => None,
             };
-            attached = Some(attach(comm, segment, pool)?);
+            attached = Some(attach(comm, here, segment, pool)?);
             made = Some((fd, pool_fd, listener));
             Ok(name)
         })();
@@ -90,14 +124,13 @@ fn shared_memory(
             .bytes(error.text().as_bytes()),
     };
     let offers = channel.allgather("the offer of shared memory", &writer.0, patience)?;
-    let mut reader = Reader(offers.of(0));
-    let offer_code = reader.u32().unwrap_or(Code::InternalError as u32);
+    if let Some(reasons) = refused_offers(infos, &offers, code) {
+        return Ok(Err(reasons));
+    }
+    let mut reader = Reader(offers.of(leader));
+    reader.u32();
     let name = reader.bytes().unwrap_or_default().to_vec();
     let pool_len = reader.u64().unwrap_or(0) as usize;
-    if offer_code != 0 {
-        *code = remote_code(offer_code);
-        return Ok(Err(format!("rank 0: {}", String::from_utf8_lossy(&name))));
-    }
 
     let mut served = 1;
     let mut visitors = Visitors::default();
@@ -112,14 +145,14 @@ fn shared_memory(
                     }
                     served += 1;
                 }
-                if served < comm.nranks() {
+                if served < here.len() {
                     return Err(Error::new(Code::InProgress, ""));
                 }
                 Ok(())
             }
             None => {
-                let (segment, pool) = fetch(&name, secret, bytes, pool_len, patience)?;
-                attached = Some(attach(comm, segment, pool)?);
+                let (segment, pool) = fetch(leader, &name, secret, bytes, pool_len, patience)?;
+                attached = Some(attach(comm, here, segment, pool)?);
                 Ok(())
             }
         })();
@@ -141,7 +174,25 @@ fn shared_memory(
     let engine = attached.ok_or_else(|| Error::internal("no shared memory after a good vote"))?;
     // All have attached: where each may run is known before the first collective.
     engine.choose_wait();
-    Ok(Ok(Backend::Host(Arc::new(engine))))
+    Ok(Ok(engine))
+}
+
+/// The reasons of the first ranks that have no memory to offer, and the code of the first of them.
+fn refused_offers(infos: &[RankInfo], offers: &Gathered, code: &mut Code) -> Option<String> {
+    let refused: Vec<(u32, String)> = offers
+        .all()
+        .map(|offer| {
+            let mut reader = Reader(offer);
+            let code = reader.u32().unwrap_or(Code::InternalError as u32);
+            match code {
+                0 => (0, String::new()),
+                _ => (code, reader.text().unwrap_or_default()),
+            }
+        })
+        .collect();
+    let (first, _) = refused.iter().find(|(code, _)| *code != 0)?;
+    *code = remote_code(*first);
+    agree::reasons(infos, refused.iter().map(|(_, text)| text.as_str()))
 }
 
 /// Shared memory and its descriptor.
@@ -149,10 +200,11 @@ type Shared = (Segment, OwnedFd);
 
 /// The memory for staging, if any rank has a device whose buffers may have to be staged. Too little of it
 /// is no reason to fail: there is always a way without.
-fn staging_pool(comm: &Comm, infos: &[RankInfo]) -> Option<Shared> {
+fn staging_pool(infos: &[RankInfo], here: &[usize]) -> Option<Shared> {
     let none = infos.iter().all(|i| i.vendor.is_empty() && i.device < 0);
-    let bytes = pool_bytes(config::get().staging_memory, comm.nranks());
-    if none || bytes == 0 {
+    let bytes = pool_bytes(config::get().staging_memory, here.len() as u32);
+    // Between machines buffers are staged as a whole.
+    if none || bytes == 0 || here.len() < infos.len() {
         return None;
     }
     let made = Segment::create_usable_sparse(bytes);
@@ -161,8 +213,17 @@ fn staging_pool(comm: &Comm, infos: &[RankInfo]) -> Option<Shared> {
 }
 
 /// This rank's engine.
-fn attach(comm: &Comm, segment: Segment, pool: Option<Shared>) -> Result<ShmEngine> {
-    let mut engine = ShmEngine::attach(Arc::new(segment), comm.rank(), comm.nranks())?;
+fn attach(
+    comm: &Comm,
+    here: &[usize],
+    segment: Segment,
+    pool: Option<Shared>,
+) -> Result<ShmEngine> {
+    let place = here.iter().position(|rank| *rank == comm.rank() as usize);
+    let place = place.ok_or_else(|| Error::internal("a rank is not where it is"))?;
+    let names = here.iter().map(|rank| *rank as u32).collect();
+    let engine = ShmEngine::attach(Arc::new(segment), place as u32, here.len() as u32)?;
+    let mut engine = engine.with_names(names);
     if let Some((pool, fd)) = pool {
         let always = load::process_driver()?.is_none();
         engine = engine.with_pool(Arc::new(pool), fd, always);
@@ -182,7 +243,7 @@ fn over_ucx(
     infos: &[RankInfo],
     patience: &Patience,
     code: &mut Code,
-) -> Result<std::result::Result<Backend, String>> {
+) -> Result<std::result::Result<NetEngine, String>> {
     let (rank, ranks) = (comm.rank() as usize, comm.nranks() as usize);
     let api = load::process_ucx();
     let offer = match &api {
@@ -255,7 +316,7 @@ fn over_ucx(
     if let Some(reasons) = refusals(infos, &votes, code) {
         return Ok(Err(reasons));
     }
-    Ok(Ok(Backend::Host(Arc::new(connected?))))
+    Ok(Ok(connected?))
 }
 
 /// The reasons of the ranks that vote against, and the code of the first.
@@ -306,7 +367,7 @@ impl WaitPolicy for Connecting<'_> {
     }
 }
 
-/// How long rank 0 may need to be heard at all, and to pass a descriptor on.
+/// How long the first rank may need to be heard at all, and to pass a descriptor on.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Repeats a wait for another rank until it is over, in steps, so that an abort ends it.
@@ -316,7 +377,7 @@ fn in_steps<T>(patience: &Patience, mut wait: impl FnMut(Instant) -> Result<T>) 
             Impatience::Aborted => Error::new(Code::Aborted, "aborted in the sharing of memory"),
             Impatience::Expired => Error::new(
                 Code::Timeout,
-                "rank 0 did not hand over the shared memory in time",
+                "the first rank of the machine did not hand over the shared memory in time",
             ),
         })?;
         match wait(Instant::now() + slice) {
@@ -327,14 +388,17 @@ fn in_steps<T>(patience: &Patience, mut wait: impl FnMut(Instant) -> Result<T>) 
 }
 
 fn fetch(
+    leader: usize,
     name: &[u8],
     secret: &Secret,
     bytes: usize,
     pool_len: usize,
     patience: &Patience,
 ) -> Result<(Segment, Option<Shared>)> {
-    let hint = "shared memory can't be had from rank 0: the ranks may be in different network \
-                namespaces (containers)";
+    let hint = format!(
+        "shared memory can't be had from rank {leader}: the ranks may be in different network \
+         namespaces (containers)"
+    );
     let give_up = Instant::now() + HAND_OVER_LIMIT;
     let stream = in_steps(patience, |until| {
         unix::connect(name, until).map_err(|error| match Instant::now() < give_up {

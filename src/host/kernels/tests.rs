@@ -139,6 +139,78 @@ pub(crate) fn same(dtype: DataType, a: &[u8], b: &[u8]) -> bool {
             })
 }
 
+/// Whether floats are what a reduction of these contributions comes to, but for what sums and products lose that are
+/// rounded on the way. Where a part of it may leave the type's range, anything is.
+pub(crate) fn close(
+    dtype: DataType,
+    reduction: Reduction,
+    got: &[u8],
+    contributions: &[Vec<u8>],
+    scales: &[Scale],
+) -> bool {
+    let float = |bytes: &[u8]| match decode(dtype, bytes) {
+        Number::Single(x) => Some(f64::from(x)),
+        Number::Double(x) => Some(x),
+        Number::Integer(_) => None,
+    };
+    let (epsilon, largest, smallest) = match dtype {
+        DataType::Float16 => (f64::from(half::f16::EPSILON), 65504.0, 6.2e-5),
+        DataType::Bfloat16 => (f64::from(half::bf16::EPSILON), 3e38, 2e-38),
+        DataType::Float32 => (f64::from(f32::EPSILON), f64::from(f32::MAX), 2e-38),
+        DataType::Float64 => (f64::EPSILON, f64::MAX, 3e-308),
+        _ => return false,
+    };
+    let op = match reduction {
+        Reduction::Builtin(op @ (RedOp::Sum | RedOp::Avg | RedOp::Prod)) => op,
+        Reduction::PreMulSum(_) => RedOp::Sum,
+        // Nothing is lost.
+        Reduction::Builtin(_) => return same_as_reference(dtype, reduction, got, contributions),
+    };
+    let n = contributions.len() as f64;
+    let size = dtype.size();
+    (0..got.len()).step_by(size).all(|at| {
+        let scaled = |(source, all): (usize, &Vec<u8>)| {
+            let value = float(&all[at..at + size]).unwrap();
+            match reduction {
+                Reduction::PreMulSum(_) => value * float(&scales[source][..size]).unwrap(),
+                Reduction::Builtin(_) => value,
+            }
+        };
+        let values: Vec<f64> = contributions.iter().enumerate().map(scaled).collect();
+        let got = float(&got[at..at + size]).unwrap();
+        if values.iter().any(|value| value.is_nan()) {
+            return got.is_nan();
+        }
+        if op == RedOp::Prod {
+            let high: f64 = values.iter().map(|value| value.abs().max(1.0)).product();
+            let low: f64 = values.iter().map(|value| value.abs().min(1.0)).product();
+            let exact: f64 = values.iter().product();
+            let beyond = high.is_nan() || high > largest / 2.0 || low < smallest;
+            return beyond || (got - exact).abs() <= exact.abs() * epsilon * n;
+        }
+        let parts = if op == RedOp::Avg { n } else { 1.0 };
+        // Half of the range, so that nothing overflows on the way; less than a sum of all of it.
+        let magnitude: f64 = values.iter().map(|value| value.abs() / 2.0).sum::<f64>() * 2.0;
+        let exact = values.iter().map(|value| value / parts).sum::<f64>();
+        let limit = if dtype == DataType::Float16 {
+            parts
+        } else {
+            1.0
+        };
+        let beyond = !magnitude.is_finite() || magnitude / limit > largest / 2.0;
+        beyond || (got - exact).abs() <= magnitude / parts * epsilon * n + smallest * epsilon * n
+    })
+}
+
+fn same_as_reference(
+    dtype: DataType,
+    reduction: Reduction,
+    got: &[u8],
+    contributions: &[Vec<u8>],
+) -> bool {
+    same(dtype, got, &reference(dtype, reduction, contributions, &[]))
+}
+
 /// A small generator, so that every run sees the same values.
 #[derive(Clone)]
 pub(crate) struct Random(u64);
@@ -240,7 +312,7 @@ fn run(
         stream_second: stream,
     };
     // SAFETY: all buffers have `bytes` bytes after the shift and are different ones.
-    unsafe { fold(to, &pointers, scales, bytes / size) };
+    unsafe { fold(to, &pointers, scales, pointers.len(), bytes / size) };
     fence();
     assert!(
         first[..shift].iter().all(|&b| b == 0xa5),

@@ -6,6 +6,7 @@ use crate::comm::agree::{RankInfo, reasons};
 use crate::config::HostEngine;
 use crate::control::wire::{Reader, Writer};
 use crate::host::check::MAX_ENGINE_RANKS;
+use crate::host::layers::Topology;
 
 /// What a communicator uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,22 @@ pub(crate) fn plan(infos: &[RankInfo]) -> Plan {
         )),
         HostEngine::Auto | HostEngine::Ucx => Plan::Ucx,
     }
+}
+
+/// Which ranks are on which machine, if ranks of several machines are to work in layers: nobody has asked for
+/// anything else, and some machine has several of them.
+pub(crate) fn layers(infos: &[RankInfo]) -> Option<Topology> {
+    let wanted = infos
+        .first()
+        .is_some_and(|info| info.hierarchy && info.engine == HostEngine::Auto);
+    let home = |info: &RankInfo| {
+        infos
+            .iter()
+            .position(|first| info.shares_memory_with(first))
+    };
+    let machines: Vec<Option<usize>> = infos.iter().map(home).collect();
+    let topology = Topology::new(&machines);
+    (wanted && topology.has_layers()).then_some(topology)
 }
 
 /// What a rank says about a library.
@@ -158,6 +175,26 @@ mod tests {
         assert!(
             matches!(plan(&world(&many, HostEngine::Auto)), Plan::Refused(t) if t.contains("1025 ranks"))
         );
+    }
+
+    #[test]
+    fn ranks_of_several_machines_work_in_layers_unless_told_otherwise() {
+        let (here, there, container) = (("a", 1), ("b", 1), ("a", 2));
+        let of = |places: &[(&str, u64)], engine, hierarchy| {
+            let mut infos = world(places, engine);
+            for info in &mut infos {
+                info.hierarchy = hierarchy;
+            }
+            layers(&infos)
+        };
+        let auto = HostEngine::Auto;
+        let expected = Topology::new(&[0, 1, 0, 2]);
+        let mixed = [here, there, here, container];
+        assert_eq!(of(&mixed, auto, true), Some(expected));
+        assert_eq!(of(&mixed, auto, false), None);
+        assert_eq!(of(&mixed, HostEngine::Ucx, true), None);
+        assert_eq!(of(&[here, there, container], auto, true), None);
+        assert_eq!(of(&[here, here], auto, true), None);
     }
 
     #[test]

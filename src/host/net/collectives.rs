@@ -14,10 +14,10 @@
 use super::run::{Area, Run, Topic};
 use crate::error::{Error, Result};
 use crate::host::check::{Fingerprint, compare_counts, reduces};
-use crate::host::kernels::{Target, copy};
+use crate::host::kernels::{Scale, Target, copy};
 use crate::host::local::{Reducer, Sources, alone, extent, move_own, offset, private_copy};
 use crate::host::op::{HostOp, VectorCounts};
-use crate::types::{OpKind, Reduction};
+use crate::types::{DataType, OpKind, Reduction};
 
 /// What the pieces of a reduction may take in memory.
 const PIECES: usize = 8 << 20;
@@ -32,18 +32,49 @@ const AHEAD: u64 = 16;
 const WINDOW: usize = 8;
 
 /// Streams of a collective's data.
-const FIRST: u64 = 0;
-const RESULTS: u64 = 1;
+pub(in crate::host) const FIRST: u64 = 0;
+pub(in crate::host) const RESULTS: u64 = 1;
 
 /// Where in memory the block lies that a rank sends to or gets from another, in bytes.
-type Blocks<'a> = &'a dyn Fn(usize) -> (usize, usize);
+pub(in crate::host) type Blocks<'a> = &'a dyn Fn(usize) -> (usize, usize);
+
+/// How a rank begins a collective.
+pub(in crate::host) struct Opening {
+    /// What the count means.
+    pub bytes: usize,
+    /// The operation is over once the ranks have met.
+    pub small: bool,
+    /// What travels with this rank's header.
+    pub carried: usize,
+    pub scale: Scale,
+}
+
+/// The counts of all ranks of an AlltoAllv.
+pub(in crate::host) struct Rows {
+    ranks: usize,
+    rows: Vec<u64>,
+}
+
+impl Rows {
+    /// What a rank sends to another.
+    pub(in crate::host) fn sent(&self, from: usize, to: usize) -> u64 {
+        self.rows[from * 2 * self.ranks + to]
+    }
+
+    /// All ranks compare the same, and come to the same verdict.
+    pub(in crate::host) fn compare(&self, sequence: u64, dtype: DataType) -> Result<()> {
+        compare_counts(sequence, dtype, self.ranks, |from, to| {
+            let expected = self.rows[(to * 2 + 1) * self.ranks + from];
+            (self.sent(from, to), expected)
+        })
+    }
+}
 
 impl Run<'_> {
     /// # Safety
     /// As `Engine::run`.
-    pub(super) unsafe fn collective(&mut self, op: &HostOp) -> Result<()> {
-        let (rank, ranks, root) = (self.engine.rank, self.engine.ranks, op.root as usize);
-        if ranks == 1 {
+    pub(in crate::host) unsafe fn collective(&mut self, op: &HostOp) -> Result<()> {
+        if self.ranks() == 1 {
             // SAFETY: handed down from the caller.
             return unsafe { alone(op) };
         }
@@ -52,29 +83,15 @@ impl Run<'_> {
             let result = unsafe { self.all_to_all_v(op) };
             return self.for_all(result);
         }
-        let bytes = match op.kind {
-            OpKind::Barrier => 0,
-            _ => op.count * op.dtype.size(),
-        };
-        let frame = match op.kind {
-            OpKind::ReduceScatter | OpKind::Scatter | OpKind::AllToAll => bytes * ranks,
-            _ => bytes,
-        };
-        let contributes = match op.kind {
-            OpKind::Broadcast | OpKind::Scatter => rank == root,
-            _ => true,
-        };
-        let small = frame <= self.state.table.inline();
-        let carried = if small && contributes { frame } else { 0 };
-        let data = self.state.table.data(rank);
-        // SAFETY: validation has shown that a contributing rank has a send buffer, of which the caller
-        // promised `frame` bytes; the table has room for them.
-        unsafe { copy(data, op.send, carried, false) };
+        let limit = self.state.table.inline();
+        // SAFETY: handed down from the caller.
+        let Opening {
+            bytes,
+            small,
+            carried,
+            scale,
+        } = unsafe { self.open(op, limit) };
         let sequence = self.begin();
-        let scale = match op.reduction {
-            Reduction::PreMulSum(scale) if reduces(op.kind) => scale,
-            _ => [0; 8],
-        };
         self.exchange(sequence, Fingerprint::of(op), scale, carried)?;
         if bytes == 0 {
             return Ok(());
@@ -89,7 +106,45 @@ impl Run<'_> {
         self.for_all(result)
     }
 
-    fn begin(&mut self) -> u64 {
+    /// Puts this rank's data of a collective, which is no AlltoAllv, into the table, if it is small: at most `limit` bytes
+    /// of each rank.
+    ///
+    /// # Safety
+    /// As `Engine::run`.
+    pub(in crate::host) unsafe fn open(&mut self, op: &HostOp, limit: usize) -> Opening {
+        let (rank, ranks) = (self.rank(), self.ranks());
+        let bytes = match op.kind {
+            OpKind::Barrier => 0,
+            _ => op.count * op.dtype.size(),
+        };
+        let frame = match op.kind {
+            OpKind::ReduceScatter | OpKind::Scatter | OpKind::AllToAll => bytes * ranks,
+            _ => bytes,
+        };
+        let contributes = match op.kind {
+            OpKind::Broadcast | OpKind::Scatter => rank == op.root as usize,
+            _ => true,
+        };
+        let small = frame <= limit.min(self.state.table.inline());
+        let carried = if small && contributes { frame } else { 0 };
+        let data = self.state.table.data(rank);
+        // SAFETY: validation has shown that a contributing rank has a send buffer, of which the caller
+        // promised `frame` bytes; the table has room for them.
+        unsafe { copy(data, op.send, carried, false) };
+        let scale = match op.reduction {
+            Reduction::PreMulSum(scale) if reduces(op.kind) => scale,
+            _ => [0; 8],
+        };
+        Opening {
+            bytes,
+            small,
+            carried,
+            scale,
+        }
+    }
+
+    /// Begins a collective: its number.
+    pub(in crate::host) fn begin(&mut self) -> u64 {
         self.state.sequence += 1;
         self.state.sequence
     }
@@ -97,19 +152,23 @@ impl Run<'_> {
     fn reducer(&mut self, op: &HostOp) -> Result<Reducer> {
         let scales = match op.reduction {
             Reduction::Builtin(_) => Vec::new(),
-            Reduction::PreMulSum(_) => (0..self.engine.ranks)
+            Reduction::PreMulSum(_) => (0..self.ranks())
                 .map(|rank| self.state.table.scale(rank))
                 .collect(),
         };
-        Reducer::new(op, scales)
+        Reducer::new(op, scales, self.ranks())
     }
 
     /// Takes the result from the data that came with the headers.
     ///
     /// # Safety
     /// As `Engine::run`; `bytes` is what `op.count` means.
-    unsafe fn take_from_table(&mut self, op: &HostOp, bytes: usize) -> Result<()> {
-        let (rank, ranks, root) = (self.engine.rank, self.engine.ranks, op.root as usize);
+    pub(in crate::host) unsafe fn take_from_table(
+        &mut self,
+        op: &HostOp,
+        bytes: usize,
+    ) -> Result<()> {
+        let (rank, ranks, root) = (self.rank(), self.ranks(), op.root as usize);
         let recv = op.recv;
         let reduced_at = match op.kind {
             OpKind::AllReduce => Some(0),
@@ -147,8 +206,13 @@ impl Run<'_> {
 
     /// # Safety
     /// As `Engine::run`; `bytes`, not 0, is what `op.count` means.
-    unsafe fn at_length(&mut self, op: &HostOp, bytes: usize, sequence: u64) -> Result<()> {
-        let (rank, ranks, root) = (self.engine.rank, self.engine.ranks, op.root as usize);
+    pub(in crate::host) unsafe fn at_length(
+        &mut self,
+        op: &HostOp,
+        bytes: usize,
+        sequence: u64,
+    ) -> Result<()> {
+        let (rank, ranks, root) = (self.rank(), self.ranks(), op.root as usize);
         let (send, recv) = (op.send, op.recv);
         let about = (Topic::Data, sequence << 8 | FIRST);
         let at = |peer: usize| (peer * bytes, bytes);
@@ -203,14 +267,7 @@ impl Run<'_> {
                     self.wait_for_all()
                 }
                 OpKind::AllToAll => {
-                    let counts = vec![op.count; ranks];
-                    let displs: Vec<usize> = (0..ranks).map(|peer| peer * op.count).collect();
-                    let vector = VectorCounts {
-                        send_counts: counts.clone(),
-                        send_displs: displs.clone(),
-                        recv_counts: counts,
-                        recv_displs: displs,
-                    };
+                    let vector = VectorCounts::equal(op.count, ranks);
                     self.personal(op, &vector, about)
                 }
                 OpKind::AllToAllv | OpKind::Barrier | OpKind::Send | OpKind::Recv => Ok(()),
@@ -230,7 +287,7 @@ impl Run<'_> {
     ///
     /// # Safety
     /// The blocks are readable and writable; what is written is not read.
-    unsafe fn by_distance(
+    pub(in crate::host) unsafe fn by_distance(
         &mut self,
         about: (Topic, u64),
         send: *const u8,
@@ -238,7 +295,7 @@ impl Run<'_> {
         recv: *mut u8,
         recv_block: Blocks<'_>,
     ) -> Result<()> {
-        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        let (rank, ranks) = (self.rank(), self.ranks());
         for distance in 1..ranks {
             let key = distance as u64;
             let from = (rank + ranks - distance) % ranks;
@@ -261,7 +318,7 @@ impl Run<'_> {
     /// # Safety
     /// As `Engine::run`; `bytes`, not 0, is what `op.count` means.
     unsafe fn broadcast(&mut self, op: &HostOp, bytes: usize, sequence: u64) -> Result<()> {
-        let (rank, ranks, root) = (self.engine.rank, self.engine.ranks, op.root as usize);
+        let (rank, ranks, root) = (self.rank(), self.ranks(), op.root as usize);
         let about = (Topic::Data, sequence << 8 | FIRST);
         let piece = (bytes / 8)
             .next_multiple_of(64)
@@ -316,7 +373,7 @@ impl Run<'_> {
     /// # Safety
     /// As `Engine::run`; `bytes`, not 0, is what `op.count` means.
     unsafe fn reduce(&mut self, op: &HostOp, bytes: usize, sequence: u64) -> Result<()> {
-        let (rank, ranks, root) = (self.engine.rank, self.engine.ranks, op.root as usize);
+        let (rank, ranks, root) = (self.rank(), self.ranks(), op.root as usize);
         let reducer = self.reducer(op)?;
         let scatters = op.kind == OpKind::ReduceScatter;
         let contributions = (Topic::Data, sequence << 8 | FIRST);
@@ -343,7 +400,7 @@ impl Run<'_> {
         let slot = |step: usize, at: usize| offset(area, ((step & 1) * (ranks + 1) + at) * piece);
         let key = |step: usize, part: u64| step as u64 * 2 + part;
         let others = |run: &Run<'_>| {
-            let rank = run.engine.rank;
+            let rank = run.rank();
             (1..ranks).map(move |distance| (rank + distance) % ranks)
         };
         let steps = match scatters {
@@ -415,60 +472,76 @@ impl Run<'_> {
     /// # Safety
     /// As `Engine::run`.
     unsafe fn all_to_all_v(&mut self, op: &HostOp) -> Result<()> {
-        let Some(vector) = op.vector.as_deref() else {
-            return Err(Error::internal(
-                "an AlltoAllv passed validation without counts",
-            ));
-        };
-        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        let limit = self.state.table.inline();
+        let (vector, row, carried) = self.put_row(op, limit)?;
+        let sequence = self.begin();
+        self.exchange(sequence, Fingerprint::of(op), [0; 8], carried)?;
+        let rows = self.all_rows(&row, carried, sequence)?;
+        rows.compare(sequence, op.dtype)?;
+        let about = (Topic::Data, sequence << 8 | FIRST);
+        // SAFETY: handed down from the caller; the counts were found equal.
+        unsafe { self.personal(op, vector, about) }
+    }
+
+    /// An AlltoAllv's counts: what a rank sends to each, then what it expects from each. They are put into the
+    /// table, to travel with the header, unless they take more bytes than `limit`; how many do.
+    pub(in crate::host) fn put_row<'v>(
+        &mut self,
+        op: &'v HostOp,
+        limit: usize,
+    ) -> Result<(&'v VectorCounts, Vec<u64>, usize)> {
+        let vector = op
+            .vector
+            .as_deref()
+            .ok_or_else(|| Error::internal("an AlltoAllv passed validation without counts"))?;
         let row = vector.send_counts.iter().chain(&vector.recv_counts);
         let row: Vec<u64> = row.map(|count| *count as u64).collect();
         let bytes = row.len() * 8;
-        let small = bytes <= self.state.table.inline();
-        let mut rows = vec![0u64; row.len() * ranks];
-        if small {
-            let to = self.state.table.data(rank);
-            // SAFETY: the table has room for as much with a header.
-            unsafe { copy(to, row.as_ptr().cast(), bytes, false) };
+        if bytes > limit.min(self.state.table.inline()) {
+            return Ok((vector, row, 0));
         }
-        let sequence = self.begin();
-        let carried = if small { bytes } else { 0 };
-        self.exchange(sequence, Fingerprint::of(op), [0; 8], carried)?;
+        let to = self.state.table.data(self.rank());
+        // SAFETY: the table has room for as much with a header.
+        unsafe { copy(to, row.as_ptr().cast(), bytes, false) };
+        Ok((vector, row, bytes))
+    }
+
+    /// The counts of all ranks: from the table, if `carried` is not 0, else this rank asks for them now.
+    pub(in crate::host) fn all_rows(
+        &mut self,
+        row: &[u64],
+        carried: usize,
+        sequence: u64,
+    ) -> Result<Rows> {
+        let (rank, ranks, bytes) = (self.rank(), self.ranks(), row.len() * 8);
+        let mut rows = vec![0u64; row.len() * ranks];
         let to: *mut u8 = rows.as_mut_ptr().cast();
-        if small {
+        if carried > 0 {
             for peer in 0..ranks {
                 let from = self.state.table.data(peer);
                 // SAFETY: every rank has called the same and has sent as many counts; `rows` has room for
                 // all of them.
                 unsafe { copy(offset(to, peer * bytes), from, bytes, false) };
             }
-        } else {
-            let mut area = Area::default();
-            let gathered = area.reserve(ranks * bytes)?;
-            self.buffers.push(area);
-            let mut own = Area::default();
-            let from = own.reserve(bytes)?;
-            self.buffers.push(own);
-            let about = (Topic::Data, sequence << 8 | RESULTS);
-            let at = |peer: usize| (peer * bytes, bytes);
-            let whole = |_: usize| (0, bytes);
-            // SAFETY: both areas are this run's and have room for all rows, and for one.
-            unsafe {
-                copy(from, row.as_ptr().cast(), bytes, false);
-                copy(offset(gathered, rank * bytes), from, bytes, false);
-                self.by_distance(about, from, &whole, gathered, &at)?;
-                copy(to, gathered, ranks * bytes, false);
-            }
+            return Ok(Rows { ranks, rows });
         }
-        let at = |of: usize, expects: bool, about: usize| {
-            rows[of * 2 * ranks + if expects { ranks } else { 0 } + about]
-        };
-        compare_counts(sequence, op.dtype, ranks, |from, to| {
-            (at(from, false, to), at(to, true, from))
-        })?;
-        let about = (Topic::Data, sequence << 8 | FIRST);
-        // SAFETY: handed down from the caller; the counts were found equal.
-        unsafe { self.personal(op, vector, about) }
+        let mut area = Area::default();
+        let gathered = area.reserve(ranks * bytes)?;
+        self.buffers.push(area);
+        let mut own = Area::default();
+        let from = own.reserve(bytes)?;
+        self.buffers.push(own);
+        let about = (Topic::Data, sequence << 8 | RESULTS);
+        let at = |peer: usize| (peer * bytes, bytes);
+        let whole = |_: usize| (0, bytes);
+        // SAFETY: both areas are this run's and have room for all rows, and for one.
+        unsafe {
+            copy(from, row.as_ptr().cast(), bytes, false);
+            copy(offset(gathered, rank * bytes), from, bytes, false);
+            self.by_distance(about, from, &whole, gathered, &at)?;
+            copy(to, gathered, ranks * bytes, false);
+        }
+        Ok(Rows { ranks, rows })
     }
 
     /// Sends every rank its own block and gets one from each, in place if the buffers overlap.
@@ -481,22 +554,8 @@ impl Run<'_> {
         vector: &VectorCounts,
         about: (Topic, u64),
     ) -> Result<()> {
-        let (rank, size) = (self.engine.rank, op.dtype.size());
-        // In place a block could be overwritten before it is sent: send from a copy.
-        let send_bytes = extent(&vector.send_counts, &vector.send_displs) * size;
-        let recv_bytes = extent(&vector.recv_counts, &vector.recv_displs) * size;
-        let (send_at, recv_at) = (op.send.addr(), op.recv.addr());
-        let overlap = send_at < recv_at.saturating_add(recv_bytes)
-            && recv_at < send_at.saturating_add(send_bytes);
-        let mut send = op.send;
-        if overlap {
-            let copied = private_copy(op.send, vector, size, send_bytes, |to, from, bytes| {
-                // SAFETY: the caller promised the send buffer up to the end of its last block.
-                unsafe { copy(to, from, bytes, false) };
-                Ok(())
-            })?;
-            send = self.keep(copied);
-        }
+        let (rank, size) = (self.rank(), op.dtype.size());
+        let send = self.send_apart(op, vector)?;
         let block = |counts: &[usize], displs: &[usize], peer: usize| {
             (displs[peer].wrapping_mul(size), counts[peer] * size)
         };
@@ -508,5 +567,29 @@ impl Run<'_> {
             move_own(offset(op.recv, to), send.wrapping_add(from), bytes);
             self.by_distance(about, send, &send_block, op.recv, &recv_block)
         }
+    }
+
+    /// Where to send the blocks of an operation from: in place a block could be overwritten before it is sent, so it is
+    /// from a copy then.
+    pub(in crate::host) fn send_apart(
+        &mut self,
+        op: &HostOp,
+        vector: &VectorCounts,
+    ) -> Result<*const u8> {
+        let size = op.dtype.size();
+        let send_bytes = extent(&vector.send_counts, &vector.send_displs) * size;
+        let recv_bytes = extent(&vector.recv_counts, &vector.recv_displs) * size;
+        let (send_at, recv_at) = (op.send.addr(), op.recv.addr());
+        let overlap = send_at < recv_at.saturating_add(recv_bytes)
+            && recv_at < send_at.saturating_add(send_bytes);
+        if !overlap {
+            return Ok(op.send);
+        }
+        let copied = private_copy(op.send, vector, size, send_bytes, |to, from, bytes| {
+            // SAFETY: the caller promised the send buffer up to the end of its last block.
+            unsafe { copy(to, from, bytes, false) };
+            Ok(())
+        })?;
+        Ok(self.keep(copied))
     }
 }

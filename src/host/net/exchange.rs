@@ -14,10 +14,10 @@ const INLINE: usize = 16 << 10;
 const DIRECT: usize = 8;
 
 /// In front of a rank's small data: fingerprint, scalar and the number of bytes, 8 bytes each.
-const HEADER: usize = 24;
+pub(in crate::host) const HEADER: usize = 24;
 
 /// The headers of one collective.
-pub(super) struct Table {
+pub(in crate::host) struct Table {
     ranks: usize,
     entries: Area,
     packed: Area,
@@ -25,7 +25,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(ranks: usize) -> Result<Table> {
+    pub(in crate::host) fn new(ranks: usize) -> Result<Table> {
         let mut table = Table {
             ranks,
             entries: Area::default(),
@@ -42,15 +42,15 @@ impl Table {
     }
 
     /// The most that a rank's data may be to travel with its header.
-    pub(super) fn inline(&self) -> usize {
+    pub(in crate::host) fn inline(&self) -> usize {
         (GATHERED / self.ranks).min(INLINE) / 8 * 8
     }
 
-    fn stride(&self) -> usize {
+    pub(in crate::host) fn stride(&self) -> usize {
         HEADER + self.inline()
     }
 
-    fn entry(&mut self, rank: usize) -> *mut u8 {
+    pub(in crate::host) fn entry(&mut self, rank: usize) -> *mut u8 {
         debug_assert!(rank < self.ranks);
         let at = rank * self.stride();
         self.entries.start().wrapping_add(at)
@@ -63,21 +63,21 @@ impl Table {
     }
 
     /// Where this rank puts its small data before an exchange, and where a rank's lies after it.
-    pub(super) fn data(&mut self, rank: usize) -> *mut u8 {
+    pub(in crate::host) fn data(&mut self, rank: usize) -> *mut u8 {
         self.entry(rank).wrapping_add(HEADER)
     }
 
     /// A rank's scalar.
-    pub(super) fn scale(&mut self, rank: usize) -> [u8; 8] {
+    pub(in crate::host) fn scale(&mut self, rank: usize) -> [u8; 8] {
         self.word(rank, 1).to_ne_bytes()
     }
 
-    fn print(&mut self, rank: usize) -> Fingerprint {
+    pub(in crate::host) fn print(&mut self, rank: usize) -> Fingerprint {
         Fingerprint(self.word(rank, 0))
     }
 
     /// Bytes of a rank's header and data.
-    fn bytes(&mut self, rank: usize) -> Result<usize> {
+    pub(in crate::host) fn bytes(&mut self, rank: usize) -> Result<usize> {
         let data = self.word(rank, 2);
         match usize::try_from(data) {
             Ok(data) if data <= self.inline() => Ok(HEADER + data),
@@ -85,7 +85,13 @@ impl Table {
         }
     }
 
-    fn set(&mut self, rank: usize, print: Fingerprint, scale: [u8; 8], bytes: usize) {
+    pub(in crate::host) fn set(
+        &mut self,
+        rank: usize,
+        print: Fingerprint,
+        scale: [u8; 8],
+        bytes: usize,
+    ) {
         let words = [print.0, u64::from_ne_bytes(scale), bytes as u64];
         // SAFETY: as in `word`; nobody else has the entry between two exchanges.
         unsafe { self.entry(rank).cast::<[u64; 3]>().write(words) };
@@ -126,7 +132,7 @@ impl Table {
     }
 
     /// Gives the memory up to whoever may still write it.
-    pub(super) fn leak(&mut self) {
+    pub(in crate::host) fn leak(&mut self) {
         for area in [&mut self.entries, &mut self.packed, &mut self.unpacked] {
             std::mem::forget(std::mem::take(area));
         }
@@ -136,14 +142,14 @@ impl Table {
 impl Run<'_> {
     /// Sends this rank's header, with `bytes` of data that were put into the table, gathers all others'
     /// and compares.
-    pub(super) fn exchange(
+    pub(in crate::host) fn exchange(
         &mut self,
         sequence: u64,
         print: Fingerprint,
         scale: [u8; 8],
         bytes: usize,
     ) -> Result<()> {
-        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        let (rank, ranks) = (self.rank(), self.ranks());
         self.state.table.set(rank, print, scale, bytes);
         let gathered = match ranks <= DIRECT {
             true => self.gather_directly(sequence),
@@ -168,7 +174,7 @@ impl Run<'_> {
     }
 
     /// After the exchange the others count on this rank: what goes wrong here alone is the end for all.
-    pub(super) fn for_all(&mut self, result: Result<()>) -> Result<()> {
+    pub(in crate::host) fn for_all(&mut self, result: Result<()>) -> Result<()> {
         match result {
             Err(error) if error.code() != Code::InvalidUsage && !self.engine_failed() => {
                 Err(self.fatal(error))
@@ -182,7 +188,7 @@ impl Run<'_> {
     }
 
     fn gather_directly(&mut self, sequence: u64) -> Result<()> {
-        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        let (rank, ranks) = (self.rank(), self.ranks());
         let stride = self.state.table.stride();
         let bytes = self.state.table.bytes(rank)?;
         let about = (Topic::Headers, sequence << 8);
@@ -201,7 +207,7 @@ impl Run<'_> {
     }
 
     fn gather_in_steps(&mut self, sequence: u64) -> Result<()> {
-        let (rank, ranks) = (self.engine.rank, self.engine.ranks);
+        let (rank, ranks) = (self.rank(), self.ranks());
         let mut have = 1;
         let mut step = 0;
         while have < ranks {

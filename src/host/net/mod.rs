@@ -11,14 +11,15 @@
 //! use shared memory.
 
 pub(crate) mod choice;
-mod collectives;
-mod exchange;
-mod p2p;
-mod run;
+pub(super) mod collectives;
+pub(super) mod exchange;
+pub(super) mod p2p;
+pub(super) mod run;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 pub(crate) mod ucx;
 
+use super::check::MAX_ENGINE_RANKS;
 use super::engine::Engine;
 use super::op::{HostOp, OnDevice, WaitPolicy};
 use crate::error::{Code, Error, Result};
@@ -88,15 +89,44 @@ pub(crate) trait Transport: Send {
     fn give_up(&mut self, tickets: &[Ticket]) -> usize;
 }
 
+/// Ranks of a communicator that work together over its transport. What they tell each other is told apart by the
+/// group's number from what they tell each other in other groups.
+pub(crate) struct Group {
+    id: u64,
+    /// The ranks, in the order that is theirs in the group's operations.
+    members: Vec<usize>,
+    /// This rank's place among them.
+    place: usize,
+}
+
+/// Numbers of groups; a tag has two bits for them, and ten for the sender.
+const GROUPS: u64 = 4;
+const _: () = assert!(MAX_ENGINE_RANKS <= 1 << 10);
+/// The group of all ranks.
+const ALL: u64 = 0;
+
+impl Group {
+    /// A group of some ranks, with a number that none of its members has for another of its groups.
+    pub(in crate::host) fn new(id: u64, members: Vec<usize>, rank: usize) -> Result<Group> {
+        let place = members.iter().position(|member| *member == rank);
+        match place {
+            Some(place) if id < GROUPS => Ok(Group { id, members, place }),
+            _ => Err(Error::internal(format!(
+                "rank {rank} has no place in group {id}"
+            ))),
+        }
+    }
+}
+
 /// What one operation at a time uses.
-pub(super) struct State {
+pub(in crate::host) struct State {
     transport: Box<dyn Transport>,
     /// Collectives that this rank has begun.
     sequence: u64,
     /// The headers of the present collective.
-    table: Table,
+    pub(in crate::host) table: Table,
     /// Pieces of other ranks' data.
-    pieces: Area,
+    pub(in crate::host) pieces: Area,
     /// Small messages that are on their way although their sends are over.
     letters: Letters,
     /// Messages that this rank has sent and received, by the other rank.
@@ -138,9 +168,10 @@ pub(crate) struct NetEngine {
 }
 
 /// What the engine and the thread have in common that serves the transport between operations.
-struct Shared {
+pub(in crate::host) struct Shared {
     rank: usize,
     ranks: usize,
+    all: Arc<Group>,
     /// Whether waits spin: every rank of this machine can have a core of its own.
     spins: bool,
     about: String,
@@ -190,6 +221,7 @@ impl NetEngine {
         let shared = Arc::new(Shared {
             rank,
             ranks,
+            all: Arc::new(Group::new(ALL, (0..ranks).collect(), rank)?),
             spins,
             about: transport.about(),
             state: Mutex::new(State {
@@ -216,6 +248,11 @@ impl NetEngine {
             shared,
             idler: Some(idler),
         })
+    }
+
+    /// For an engine that stands on this one.
+    pub(in crate::host) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// Proves that all ranks reach each other.
@@ -267,7 +304,7 @@ impl Shared {
     }
 
     /// Runs something with the transport.
-    fn with_run(
+    pub(in crate::host) fn with_run(
         &self,
         wait: &dyn WaitPolicy,
         work: impl FnOnce(&mut Run<'_>) -> Result<()>,

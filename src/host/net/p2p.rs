@@ -72,13 +72,26 @@ struct Transfer {
     step: Step,
 }
 
+/// Transfers that are under way together.
+pub(in crate::host) struct Transfers {
+    all: Vec<Transfer>,
+    result: Result<()>,
+}
+
+impl Transfers {
+    /// Whether none waits for an answer or data.
+    pub(in crate::host) fn are_over(&self) -> bool {
+        self.all.is_empty()
+    }
+}
+
 impl Run<'_> {
     /// The sends and receives of a group, all together.
     ///
     /// # Safety
     /// As `Engine::run_group`.
-    pub(super) unsafe fn transfers(&mut self, ops: &[&HostOp]) -> Result<()> {
-        let rank = self.engine.rank;
+    pub(in crate::host) unsafe fn transfers(&mut self, ops: &[&HostOp]) -> Result<()> {
+        let rank = self.rank();
         let (own, others): (Vec<&HostOp>, Vec<&HostOp>) =
             ops.iter().partition(|op| op.root as usize == rank);
         let own = own_transfers(rank, &own, |_, to, from, bytes| {
@@ -96,7 +109,7 @@ impl Run<'_> {
     ///
     /// # Safety
     /// As `Engine::run`.
-    pub(super) unsafe fn transfer_alone(&mut self, op: &HostOp) -> Result<()> {
+    pub(in crate::host) unsafe fn transfer_alone(&mut self, op: &HostOp) -> Result<()> {
         if op.kind == OpKind::Send && op.count * op.dtype.size() <= SMALL {
             // SAFETY: handed down from the caller.
             let begun = unsafe { self.begin_transfer(op) };
@@ -114,7 +127,24 @@ impl Run<'_> {
     ///
     /// # Safety
     /// As `Engine::run_group`.
-    unsafe fn transfer_all(&mut self, ops: &[&HostOp]) -> Result<()> {
+    pub(in crate::host) unsafe fn transfer_all(&mut self, ops: &[&HostOp]) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        let mut transfers = unsafe { self.begin_transfers(ops)? };
+        while !transfers.all.is_empty() {
+            // SAFETY: handed down from the caller.
+            let moved = unsafe { self.advance_transfers(&mut transfers) };
+            if !moved && !transfers.all.is_empty() && !self.progress() {
+                self.pause()?;
+            }
+        }
+        self.end_transfers(transfers)
+    }
+
+    /// Begins transfers with other ranks.
+    ///
+    /// # Safety
+    /// As `Engine::run_group`, until the run is over.
+    pub(in crate::host) unsafe fn begin_transfers(&mut self, ops: &[&HostOp]) -> Result<Transfers> {
         let mut all = Vec::with_capacity(ops.len());
         for op in ops {
             // SAFETY: handed down from the caller.
@@ -123,28 +153,36 @@ impl Run<'_> {
                 Err(error) => return Err(self.fatal(error)),
             }
         }
-        let mut result = Ok(());
-        loop {
-            let mut moved = false;
-            for transfer in &mut all {
-                // SAFETY: handed down from the caller.
-                while let Some(outcome) = unsafe { self.advance(transfer) } {
-                    moved = true;
-                    if result.is_ok() {
-                        result = outcome;
-                    }
+        Ok(Transfers {
+            all,
+            result: Ok(()),
+        })
+    }
+
+    /// Takes the next steps of transfers, where what they wait for has come; whether there were any.
+    ///
+    /// # Safety
+    /// As `Engine::run_group`, for all of them.
+    pub(in crate::host) unsafe fn advance_transfers(&mut self, transfers: &mut Transfers) -> bool {
+        let Transfers { all, result } = transfers;
+        let mut moved = false;
+        for transfer in all.iter_mut() {
+            // SAFETY: handed down from the caller.
+            while let Some(outcome) = unsafe { self.advance(transfer) } {
+                moved = true;
+                if result.is_ok() {
+                    *result = outcome;
                 }
             }
-            all.retain(|transfer| !matches!(transfer.step, Step::Over));
-            if all.is_empty() {
-                break;
-            }
-            if !moved && !self.progress() {
-                self.pause()?;
-            }
         }
+        all.retain(|transfer| !matches!(transfer.step, Step::Over));
+        moved
+    }
+
+    /// Waits for what transfers have sent that wait for nothing any more; the first error of any.
+    pub(in crate::host) fn end_transfers(&mut self, transfers: Transfers) -> Result<()> {
         self.wait_for_all()?;
-        result
+        transfers.result
     }
 
     fn buffer(&mut self, bytes: usize) -> Result<*mut u8> {
@@ -221,7 +259,7 @@ impl Run<'_> {
     /// # Safety
     /// As `Engine::run_group`.
     unsafe fn advance(&mut self, transfer: &mut Transfer) -> Option<Result<()>> {
-        let rank = self.engine.rank;
+        let rank = self.rank();
         let Transfer {
             peer,
             count,

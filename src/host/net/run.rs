@@ -1,10 +1,11 @@
 //! One operation under way: its requests, and how it waits for them.
 
-use super::{Shared, State, Ticket};
+use super::{Group, Shared, State, Ticket};
 use crate::error::{Code, Error, Result};
 use crate::host::op::WaitPolicy;
 use crate::sys::futex;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a wait looks before it sleeps, if every rank can have a core of its own and if not. Whoever
@@ -24,7 +25,7 @@ const CAUSE: Duration = Duration::from_millis(150);
 
 /// What a message is about: the top bits of its tag.
 #[derive(Clone, Copy)]
-pub(super) enum Topic {
+pub(in crate::host) enum Topic {
     /// The headers of a collective.
     Headers = 1,
     /// Data of a collective, in streams that don't disturb each other's order.
@@ -39,13 +40,13 @@ pub(super) enum Topic {
 
 /// Memory of our own through which messages pass. Only raw pointers go to it.
 #[derive(Default)]
-pub(super) struct Area {
+pub(in crate::host) struct Area {
     words: Vec<u64>,
 }
 
 impl Area {
     /// Room for so many bytes; what was in it is lost.
-    pub(super) fn reserve(&mut self, bytes: usize) -> Result<*mut u8> {
+    pub(in crate::host) fn reserve(&mut self, bytes: usize) -> Result<*mut u8> {
         let words = bytes.div_ceil(8);
         if self.words.len() < words {
             self.words = Vec::new();
@@ -57,7 +58,7 @@ impl Area {
         Ok(self.start())
     }
 
-    pub(super) fn start(&mut self) -> *mut u8 {
+    pub(in crate::host) fn start(&mut self) -> *mut u8 {
         self.words.as_mut_ptr().cast()
     }
 }
@@ -74,10 +75,15 @@ struct Pending {
 }
 
 /// See the module.
-pub(super) struct Run<'a> {
+pub(in crate::host) struct Run<'a> {
     pub engine: &'a Shared,
     pub state: &'a mut State,
+    /// Those who work together now. Ranks of operations are places in it; everything else, requests and texts, names ranks of
+    /// the communicator.
+    group: Arc<Group>,
     policy: &'a dyn WaitPolicy,
+    /// Ranks for which the operation waits in another way.
+    others: Vec<u32>,
     pending: Vec<Pending>,
     /// By the number of the request.
     done: Vec<bool>,
@@ -94,7 +100,7 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(
+    pub(in crate::host) fn new(
         engine: &'a Shared,
         state: &'a mut State,
         policy: &'a dyn WaitPolicy,
@@ -102,7 +108,9 @@ impl<'a> Run<'a> {
         Run {
             engine,
             state,
+            group: Arc::clone(&engine.all),
             policy,
+            others: Vec::new(),
             pending: Vec::new(),
             done: Vec::new(),
             to_flush: vec![false; engine.ranks],
@@ -114,15 +122,38 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn tag(topic: Topic, from: usize, number: u64) -> u64 {
-        ((topic as u64) << 60) | ((from as u64) << 48) | (number & ((1 << 48) - 1))
+    /// This rank's place among those who work together now.
+    pub(in crate::host) fn rank(&self) -> usize {
+        self.group.place
+    }
+
+    /// How many work together now.
+    pub(in crate::host) fn ranks(&self) -> usize {
+        self.group.members.len()
+    }
+
+    /// From now on these work together.
+    pub(in crate::host) fn turn_to(&mut self, group: &Arc<Group>) {
+        self.group = Arc::clone(group);
+    }
+
+    /// From now on all ranks work together.
+    pub(in crate::host) fn turn_to_all(&mut self) {
+        self.group = Arc::clone(&self.engine.all);
+    }
+
+    fn tag(&self, topic: Topic, from: usize, number: u64) -> u64 {
+        ((topic as u64) << 60)
+            | (self.group.id << 58)
+            | ((from as u64) << 48)
+            | (number & ((1 << 48) - 1))
     }
 
     /// Begins to send; the request's number.
     ///
     /// # Safety
     /// The bytes are readable and stay as they are until the request is done or the run is over.
-    pub(super) unsafe fn send(
+    pub(in crate::host) unsafe fn send(
         &mut self,
         to: usize,
         (topic, number): (Topic, u64),
@@ -130,7 +161,8 @@ impl<'a> Run<'a> {
         bytes: usize,
         key: u64,
     ) -> usize {
-        let tag = Self::tag(topic, self.engine.rank, number);
+        let tag = self.tag(topic, self.engine.rank, number);
+        let to = self.group.members[to];
         self.to_flush[to] = true;
         // SAFETY: handed down from the caller; `give_up` ends what is not done.
         let begun = unsafe { self.state.transport.send(to, tag, from, bytes) };
@@ -141,7 +173,7 @@ impl<'a> Run<'a> {
     ///
     /// # Safety
     /// The bytes are writable, and nobody touches them until the request is done or the run is over.
-    pub(super) unsafe fn recv(
+    pub(in crate::host) unsafe fn recv(
         &mut self,
         from: usize,
         (topic, number): (Topic, u64),
@@ -149,7 +181,8 @@ impl<'a> Run<'a> {
         bytes: usize,
         key: u64,
     ) -> usize {
-        let tag = Self::tag(topic, from, number);
+        let from = self.group.members[from];
+        let tag = self.tag(topic, from, number);
         // SAFETY: handed down from the caller; `give_up` ends what is not done.
         let begun = unsafe { self.state.transport.recv(from, tag, to, bytes) };
         self.note(begun, from, key, true)
@@ -184,12 +217,12 @@ impl<'a> Run<'a> {
     }
 
     /// Whether a request is done.
-    pub(super) fn is_done(&self, id: usize) -> bool {
+    pub(in crate::host) fn is_done(&self, id: usize) -> bool {
         self.done[id]
     }
 
     /// Moves on what can be moved; whether a request has come to its end.
-    pub(super) fn progress(&mut self) -> bool {
+    pub(in crate::host) fn progress(&mut self) -> bool {
         let moved = self.state.transport.progress();
         self.state.sort_letters();
         if let Some((to, text)) = self.state.letters.failed.take() {
@@ -221,12 +254,12 @@ impl<'a> Run<'a> {
     }
 
     /// Waits until no request with this key is left.
-    pub(super) fn wait_for_key(&mut self, key: u64) -> Result<()> {
+    pub(in crate::host) fn wait_for_key(&mut self, key: u64) -> Result<()> {
         self.wait(|run| run.pending.iter().all(|p| p.key != key))
     }
 
     /// Waits until no request is left.
-    pub(super) fn wait_for_all(&mut self) -> Result<()> {
+    pub(in crate::host) fn wait_for_all(&mut self) -> Result<()> {
         self.wait(|run| run.pending.is_empty())
     }
 
@@ -241,6 +274,11 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Says for which ranks the operation waits beside those of its messages.
+    pub(in crate::host) fn also_waits_for(&mut self, ranks: Vec<u32>) {
+        self.others = ranks;
+    }
+
     fn waiting_for(&self) -> Vec<u32> {
         let mut peers: Vec<u32> = match &self.broken {
             Some((_, peer, _)) => vec![*peer as u32],
@@ -248,7 +286,8 @@ impl<'a> Run<'a> {
                 // Whoever does not send is more to blame than whoever does not take.
                 let receives = self.pending.iter().any(|p| p.receives);
                 let blamed = self.pending.iter().filter(|p| p.receives == receives);
-                blamed.map(|p| p.peer as u32).collect()
+                let blamed = blamed.map(|p| p.peer as u32);
+                blamed.chain(self.others.iter().copied()).collect()
             }
         };
         peers.sort_unstable();
@@ -257,7 +296,7 @@ impl<'a> Run<'a> {
     }
 
     /// Passes a little time. An error ends the run, and the engine, for good.
-    pub(super) fn pause(&mut self) -> Result<()> {
+    pub(in crate::host) fn pause(&mut self) -> Result<()> {
         if let Err(error) = self.engine.check_failure() {
             self.give_up();
             return Err(error);
@@ -277,7 +316,7 @@ impl<'a> Run<'a> {
             }
             // What the dead and those who left have sent may still be on its way, and nobody is missed at
             // the end of an operation that has all that it needs.
-            let flushes = self.pending.iter().all(|p| p.key == FLUSH);
+            let flushes = self.others.is_empty() && self.pending.iter().all(|p| p.key == FLUSH);
             let missed = self.broken.is_some() || now - start >= QUIET && !flushes;
             let waiting_for = || match missed {
                 true => self.waiting_for(),
@@ -308,7 +347,7 @@ impl<'a> Run<'a> {
     }
 
     /// Ends the run and the engine: the requests are given up, and the other ranks hear of it.
-    pub(super) fn fatal(&mut self, error: Error) -> Error {
+    pub(in crate::host) fn fatal(&mut self, error: Error) -> Error {
         self.engine.poison(&error);
         self.policy.failed(&error);
         self.give_up();
@@ -343,7 +382,7 @@ impl<'a> Run<'a> {
 
     /// Lets a send from the run's only buffer go on by itself when the run is over: the receiver may come
     /// much later. Not too many of them: who sends without end waits for who receives.
-    pub(super) fn post_letter(&mut self, id: usize) -> Result<()> {
+    pub(in crate::host) fn post_letter(&mut self, id: usize) -> Result<()> {
         self.wait(|run| run.state.letters.under_way.len() < MOST_LETTERS || run.done[id])?;
         if let Some(at) = self.pending.iter().position(|p| p.id == id)
             && let Some(area) = self.buffers.pop()
@@ -358,14 +397,14 @@ impl<'a> Run<'a> {
     }
 
     /// Keeps a copy of what the caller sends until the run is over.
-    pub(super) fn keep(&mut self, copied: Vec<MaybeUninit<u8>>) -> *const u8 {
+    pub(in crate::host) fn keep(&mut self, copied: Vec<MaybeUninit<u8>>) -> *const u8 {
         let start = copied.as_ptr().cast();
         self.copies.push(copied);
         start
     }
 
     /// The end of an operation: what was sent leaves this rank, whatever it does next.
-    pub(super) fn finish(mut self, result: Result<()>) -> Result<()> {
+    pub(in crate::host) fn finish(mut self, result: Result<()>) -> Result<()> {
         if self.engine.check_failure().is_err() {
             self.give_up();
             return result;

@@ -18,7 +18,7 @@ struct Sent {
 }
 
 /// A receive that was begun.
-struct Posted {
+pub(in crate::host) struct Posted {
     to: *mut u8,
     bytes: usize,
     ticket: usize,
@@ -26,12 +26,12 @@ struct Posted {
 
 /// What all ranks have in common.
 #[derive(Default)]
-struct Wires {
+pub(in crate::host) struct Wires {
     /// By receiver and tag, in order.
     sent: HashMap<(usize, u64), VecDeque<Sent>>,
-    posted: HashMap<(usize, u64), VecDeque<Posted>>,
+    pub(in crate::host) posted: HashMap<(usize, u64), VecDeque<Posted>>,
     done: Vec<Option<std::result::Result<(), String>>>,
-    lost: Vec<bool>,
+    pub(in crate::host) lost: Vec<bool>,
     random: u64,
 }
 
@@ -39,7 +39,7 @@ struct Wires {
 // around the wires orders the copies.
 unsafe impl Send for Wires {}
 
-struct InProcess {
+pub(in crate::host) struct InProcess {
     wires: Arc<Mutex<Wires>>,
     rank: usize,
 }
@@ -185,19 +185,28 @@ impl Transport for InProcess {
     }
 }
 
-fn with_wires(ranks: u32) -> (World, Arc<Mutex<Wires>>) {
-    let wires = Arc::new(Mutex::new(Wires {
+/// What connects so many ranks.
+pub(in crate::host) fn wires(ranks: u32) -> Arc<Mutex<Wires>> {
+    Arc::new(Mutex::new(Wires {
         lost: vec![false; ranks as usize],
         random: u64::from(ranks) + 5,
         ..Wires::default()
-    }));
-    let engine = |rank| {
-        let transport = Box::new(InProcess {
-            wires: Arc::clone(&wires),
-            rank,
-        });
-        NetEngine::new(transport, rank, ranks as usize, false).unwrap()
-    };
+    }))
+}
+
+/// One rank's engine over wires.
+pub(in crate::host) fn over_wires(wires: &Arc<Mutex<Wires>>, rank: usize) -> NetEngine {
+    let ranks = lock(wires).lost.len();
+    let transport = Box::new(InProcess {
+        wires: Arc::clone(wires),
+        rank,
+    });
+    NetEngine::new(transport, rank, ranks, false).unwrap()
+}
+
+fn with_wires(ranks: u32) -> (World, Arc<Mutex<Wires>>) {
+    let wires = wires(ranks);
+    let engine = |rank| over_wires(&wires, rank);
     let engines = (0..ranks as usize).map(|rank| Arc::new(engine(rank)) as Arc<dyn Engine>);
     (World(engines.collect(), |_| false), wires)
 }
@@ -261,9 +270,9 @@ fn an_abort_ends_the_waits_of_its_rank() {
 }
 
 /// A policy that gives up after some time and counts what it is told.
-struct Told {
+pub(in crate::host) struct Told {
     until: Until,
-    told: Mutex<Vec<String>>,
+    pub(in crate::host) told: Mutex<Vec<String>>,
 }
 
 impl WaitPolicy for Told {
@@ -276,7 +285,7 @@ impl WaitPolicy for Told {
     }
 }
 
-fn told(limit: Duration) -> Told {
+pub(in crate::host) fn told(limit: Duration) -> Told {
     Told {
         until: Until::after(limit),
         told: Mutex::default(),
@@ -480,7 +489,8 @@ fn the_transport_is_served_between_operations() {
 }
 
 /// Ranks of this process over UCX.
-fn ucx_world(ranks: u32) -> World {
+/// The engines of ranks of this process over UCX.
+pub(in crate::host) fn over_ucx(ranks: u32) -> Vec<NetEngine> {
     let api = crate::load::process_ucx().unwrap();
     let made = (0..ranks).map(|_| Ucx::new(api, ranks as usize).unwrap());
     let (mut workers, addresses): (Vec<Ucx>, Vec<Vec<u8>>) = made.unzip();
@@ -488,18 +498,18 @@ fn ucx_world(ranks: u32) -> World {
     for (rank, worker) in workers.iter_mut().enumerate() {
         worker.connect(rank, &addresses).unwrap();
     }
-    let engine = |(rank, worker)| {
-        let engine = NetEngine::new(Box::new(worker), rank, ranks as usize, false).unwrap();
-        Arc::new(engine) as Arc<dyn Engine>
-    };
-    World(
-        workers.into_iter().enumerate().map(engine).collect(),
-        |_| false,
-    )
+    let engine =
+        |(rank, worker)| NetEngine::new(Box::new(worker), rank, ranks as usize, false).unwrap();
+    workers.into_iter().enumerate().map(engine).collect()
+}
+
+fn ucx_world(ranks: u32) -> World {
+    let engine = |engine| Arc::new(engine) as Arc<dyn Engine>;
+    World(over_ucx(ranks).into_iter().map(engine).collect(), |_| false)
 }
 
 /// Whether UCX is there; if not, says that the test is skipped.
-fn has_ucx() -> bool {
+pub(in crate::host) fn has_ucx() -> bool {
     let found = crate::load::process_ucx();
     if let Err(why) = &found {
         println!("SKIPPED: the host tier's engine over UCX needs it (Debian: libucx0): {why}");

@@ -88,7 +88,7 @@ impl ShmEngine {
 
     /// Starts the next collective: its number, and the parity of its header and slot.
     #[inline]
-    fn begin(&self) -> (u64, usize) {
+    pub(super) fn begin(&self) -> (u64, usize) {
         let sequence = self.sequence.load(Relaxed) + 1;
         self.sequence.store(sequence, Relaxed);
         (sequence, (sequence & 1) as usize)
@@ -98,7 +98,7 @@ impl ShmEngine {
     /// same error, having read the same headers; nothing else has happened, so the next collective
     /// starts from a clean state. Returns what any rank says of its memory.
     #[inline]
-    fn exchange(
+    pub(super) fn exchange(
         &self,
         sequence: u64,
         print: Fingerprint,
@@ -154,7 +154,7 @@ impl ShmEngine {
             Reduction::Builtin(_) => Vec::new(),
             Reduction::PreMulSum(_) => self.scales(parity).collect(),
         };
-        Reducer::new(op, scales)
+        Reducer::new(op, scales, self.ranks)
     }
 
     /// All ranks' scalars, after the exchange.
@@ -449,7 +449,7 @@ impl ShmEngine {
     }
 
     /// [`protocol::pipeline`] with the next steps of this engine.
-    fn pipeline(
+    pub(super) fn pipeline(
         &self,
         steps: u64,
         writers: Peers,

@@ -648,7 +648,8 @@ impl ShmEngine {
             Ok(heap) => direct.mapped[rank] = Some(heap),
             Err(error) => {
                 log::info!(
-                    "memory of flagosMemAlloc of rank {rank} can't be used in place: {error}"
+                    "memory of flagosMemAlloc of rank {} can't be used in place: {error}",
+                    self.name(rank)
                 );
             }
         }
@@ -1002,7 +1003,10 @@ impl ShmEngine {
         let pid = self.fact(rank, Fact::Pid);
         let error = Error::new(
             Code::RemoteError,
-            format!("a buffer of rank {rank} (process {pid}) can't be read: {error}"),
+            format!(
+                "a buffer of rank {} (process {pid}) can't be read: {error}",
+                self.name(rank)
+            ),
         );
         self.publish_failure(&error);
         error

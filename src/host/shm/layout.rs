@@ -6,6 +6,7 @@
 
 use super::protocol::{Counter, Word};
 use crate::error::{Error, Result};
+use crate::host::check::MAX_ENGINE_RANKS;
 use crate::sys::cpu::CPU_WORDS;
 use crate::sys::memory::Segment;
 use std::sync::Arc;
@@ -41,6 +42,9 @@ const NOTE_LINE_PAYLOAD: usize = NOTE_HEADER - NOTE_WORDS;
 /// Largest payload of one piece of a message: small enough that the receiver takes one piece while the
 /// sender puts the next.
 const CHANNEL_PIECE: usize = 32 << 10;
+
+/// Words of a set of ranks of a communicator.
+pub(super) const AWAITED_WORDS: usize = MAX_ENGINE_RANKS / 64;
 
 /// Longest text of a published failure.
 pub(super) const FAILURE_TEXT: usize = 2048;
@@ -86,6 +90,7 @@ struct Offsets {
     left: usize,
     staged: usize,
     facts: usize,
+    awaited: usize,
     channels: usize,
     rows: usize,
     slots: usize,
@@ -135,7 +140,8 @@ impl Offsets {
         let left = consumed + ranks * PAIR;
         let staged = left + ranks * PAIR;
         let facts = staged + ranks * PAIR;
-        let channels = facts + ranks * PAIR;
+        let awaited = facts + ranks * PAIR;
+        let channels = awaited + ranks * PAIR;
         let rows = channels + ranks * channels_per_rank * PAIR;
         let slots = round_up(rows + ranks * 2 * 3 * ranks * 8, PAGE);
         let inbound = round_up(slots + ranks * 2 * SLOT_STRIDE, PAGE);
@@ -159,6 +165,7 @@ impl Offsets {
             left,
             staged,
             facts,
+            awaited,
             channels,
             rows,
             slots,
@@ -425,6 +432,12 @@ impl Map {
         self.word(self.offsets.facts + rank * PAIR + fact as usize * 8)
     }
 
+    /// One word of the set of ranks of other machines for which a rank waits.
+    pub(super) fn awaited(&self, rank: usize, word: usize) -> &AtomicU64 {
+        debug_assert!(word < AWAITED_WORDS);
+        self.word(self.offsets.awaited + rank * PAIR + word * 8)
+    }
+
     /// Whether a rank is at work in the others' buffers.
     #[inline]
     pub(super) fn visiting(&self, rank: usize) -> &AtomicU32 {
@@ -541,11 +554,11 @@ impl Word for AtomicU64 {
 }
 
 const _: () = assert!(PAIR + FAILURE_TEXT <= PAGE && CPU_WORDS * 8 <= PAIR);
+const _: () = assert!(AWAITED_WORDS * 8 <= PAIR);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::check::MAX_ENGINE_RANKS;
 
     #[test]
     fn sizes_stay_within_their_budget() {

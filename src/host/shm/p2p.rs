@@ -29,7 +29,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// One send or receive with another rank that is under way.
-pub(super) struct Transfer {
+struct Transfer {
     sends: bool,
     peer: usize,
     buffer: *mut u8,
@@ -50,6 +50,43 @@ pub(super) struct Transfer {
     last: Option<u64>,
     /// Where a message lies that the receiver is to read whole; 0 if it goes in pieces.
     whole: u64,
+}
+
+/// Sends and receives with other ranks that are under way together.
+pub(in crate::host) struct Transfers {
+    all: Vec<Transfer>,
+    /// Of each peer, its receives and its sends.
+    ways: Vec<[Way; 2]>,
+    result: Result<()>,
+}
+
+impl Transfers {
+    pub(in crate::host) fn new(engine: &ShmEngine, ops: &[&HostOp]) -> Transfers {
+        let transfer = |op: &&HostOp| Transfer::new(engine, op, ops.len());
+        Transfers {
+            all: ops.iter().map(transfer).collect(),
+            ways: vec![[Way::default(); 2]; engine.ranks],
+            result: Ok(()),
+        }
+    }
+
+    /// Whether each is complete or was refused.
+    pub(in crate::host) fn are_over(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The ranks that are waited for.
+    pub(in crate::host) fn peers(&self) -> Vec<u32> {
+        let mut peers: Vec<u32> = self.all.iter().map(|one| one.peer as u32).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    /// What came of them: the first error.
+    pub(in crate::host) fn take_result(&mut self) -> Result<()> {
+        std::mem::replace(&mut self.result, Ok(()))
+    }
 }
 
 /// Bytes that are copied from or to a device at once, and of all transfers of one call together.
@@ -137,8 +174,8 @@ impl ShmEngine {
     /// # Safety
     /// As [`Engine::run`](crate::host::engine::Engine::run).
     pub(super) unsafe fn transfer_alone(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
-        let mut transfers = [Transfer::new(self, op, 1)];
-        let transfer = &mut transfers[0];
+        let mut transfers = Transfers::new(self, &[op]);
+        let transfer = &mut transfers.all[0];
         // A peer that is about as far as this rank is there before all that waiting needs could be set up.
         for _ in 0..self.first_looks() {
             // SAFETY: handed down from the caller.
@@ -178,84 +215,32 @@ impl ShmEngine {
             // SAFETY: handed down from the caller.
             unsafe { self.keep_own(on_device, to, from, bytes) }
         });
-        let together = others.len();
-        let mut transfers: Vec<Transfer> = others
-            .into_iter()
-            .map(|op| Transfer::new(self, op, together))
-            .collect();
+        let mut transfers = Transfers::new(self, &others);
         // SAFETY: handed down from the caller.
         let others = unsafe { self.transfer_all(&mut transfers, false, wait) };
         own.and(others)
     }
 
-    /// Moves all transfers until each is complete or refused. Those with the same peer and direction
-    /// go in the order in which they stand.
+    /// Moves all transfers until each is complete or refused.
     ///
     /// # Safety
     /// As [`Engine::run`](crate::host::engine::Engine::run).
     unsafe fn transfer_all(
         &self,
-        transfers: &mut [Transfer],
+        transfers: &mut Transfers,
         lone: bool,
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
-        let mut result = Ok(());
-        let mut live: Vec<usize> = (0..transfers.len()).collect();
-        let mut ways = vec![[Way::default(); 2]; self.ranks];
         let mut waiter = Waiter::new(self, wait);
         let mut last_look = false;
-        while !live.is_empty() {
-            let mut moved = false;
-            ways.fill([Way::default(); 2]);
-            live.retain(|&index| {
-                let transfer = &mut transfers[index];
-                let way = &mut ways[transfer.peer][usize::from(transfer.sends)];
-                if way.busy {
-                    return true;
-                }
-                // SAFETY: handed down from the caller.
-                let outcome = unsafe {
-                    if transfer.sends {
-                        let now = || self.map.taken(self.rank, transfer.peer).load(Acquire);
-                        let taken = *way.taken.get_or_insert_with(now);
-                        self.push(transfer, lone, taken)
-                    } else {
-                        self.pull(transfer)
-                    }
-                };
-                moved |= !matches!(outcome, Outcome::Idle);
-                match outcome {
-                    Outcome::Idle | Outcome::Progress => {
-                        way.busy = !transfer.lets_others_follow();
-                        true
-                    }
-                    Outcome::Complete => false,
-                    Outcome::Failed(error) => {
-                        if result.is_ok() {
-                            result = Err(error);
-                        }
-                        false
-                    }
-                }
-            });
-            if moved {
-                self.ring();
+        while !transfers.are_over() {
+            // SAFETY: handed down from the caller.
+            if unsafe { self.advance(transfers, lone) } {
                 waiter.progressed();
                 last_look = false;
             } else {
-                let peers = || {
-                    live.iter()
-                        .map(|&index| transfers[index].peer as u32)
-                        .collect()
-                };
-                let ready = || live.iter().any(|&index| self.can_move(&transfers[index]));
-                let paused = waiter.pause(&ready, &|| {
-                    let mut peers: Vec<u32> = peers();
-                    peers.sort_unstable();
-                    peers.dedup();
-                    peers
-                });
-                if let Err(error) = paused {
+                let ready = || transfers.all.iter().any(|transfer| self.can_move(transfer));
+                if let Err(error) = waiter.pause(&ready, &|| transfers.peers()) {
                     // What came before the end of the communicator is taken all the same.
                     if last_look || !self.ended_elsewhere() {
                         return Err(error);
@@ -264,7 +249,52 @@ impl ShmEngine {
                 }
             }
         }
-        result
+        transfers.take_result()
+    }
+
+    /// Moves transfers as far as they go now; whether any moved. Those with the same peer and direction go in the
+    /// order in which they stand.
+    ///
+    /// # Safety
+    /// As [`Engine::run`](crate::host::engine::Engine::run), for all of them.
+    pub(in crate::host) unsafe fn advance(&self, transfers: &mut Transfers, lone: bool) -> bool {
+        let Transfers { all, ways, result } = transfers;
+        let mut moved = false;
+        ways.fill([Way::default(); 2]);
+        all.retain_mut(|transfer| {
+            let way = &mut ways[transfer.peer][usize::from(transfer.sends)];
+            if way.busy {
+                return true;
+            }
+            // SAFETY: handed down from the caller.
+            let outcome = unsafe {
+                if transfer.sends {
+                    let now = || self.map.taken(self.rank, transfer.peer).load(Acquire);
+                    let taken = *way.taken.get_or_insert_with(now);
+                    self.push(transfer, lone, taken)
+                } else {
+                    self.pull(transfer)
+                }
+            };
+            moved |= !matches!(outcome, Outcome::Idle);
+            match outcome {
+                Outcome::Idle | Outcome::Progress => {
+                    way.busy = !transfer.lets_others_follow();
+                    true
+                }
+                Outcome::Complete => false,
+                Outcome::Failed(error) => {
+                    if result.is_ok() {
+                        *result = Err(error);
+                    }
+                    false
+                }
+            }
+        });
+        if moved {
+            self.ring();
+        }
+        moved
     }
 
     /// Whether a look at the transfer may find something to do: a hint for spinning.
@@ -318,8 +348,12 @@ impl ShmEngine {
                     let expected = note.count.load(Relaxed);
                     let expected_dtype = dtype_name(note.dtype.load(Relaxed).into());
                     return Outcome::Failed(message_mismatch(
-                        (self.rank, transfer.count as u64, transfer.dtype.name()),
-                        (transfer.peer, expected, expected_dtype),
+                        (
+                            self.own_name(),
+                            transfer.count as u64,
+                            transfer.dtype.name(),
+                        ),
+                        (self.name(transfer.peer), expected, expected_dtype),
                     ));
                 }
                 DECLINED => {
@@ -500,8 +534,16 @@ impl ShmEngine {
                     note.verdict.store(REJECTED, Relaxed);
                     taken.store(next + 1, Release);
                     return Outcome::Failed(message_mismatch(
-                        (transfer.peer, sent, dtype_name(sent_dtype.into())),
-                        (self.rank, transfer.count as u64, transfer.dtype.name()),
+                        (
+                            self.name(transfer.peer),
+                            sent,
+                            dtype_name(sent_dtype.into()),
+                        ),
+                        (
+                            self.own_name(),
+                            transfer.count as u64,
+                            transfer.dtype.name(),
+                        ),
                     ));
                 }
             }

@@ -374,7 +374,7 @@ impl ShmEngine {
             // that and nobody else's.
             unsafe {
                 self.bring(op.on_device.send, area, op.send.wrapping_add(at), bytes)?;
-                fold(to, &[area.cast_const()], &[scale], bytes / size);
+                fold(to, &[area.cast_const()], &[scale], 1, bytes / size);
                 self.deliver(op.on_device.recv, op.recv.wrapping_add(at), area, bytes)?;
             }
             at += bytes;

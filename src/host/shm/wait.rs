@@ -85,6 +85,7 @@ impl<'a> Waiter<'a> {
         waiting_for: &dyn Fn() -> Vec<u32>,
     ) -> Result<()> {
         let engine = self.engine;
+        self.policy.idle();
         let now = self.look(waiting_for)?;
         let start = *self.start.get_or_insert(now);
         let waited = now - start;
@@ -248,7 +249,7 @@ impl ShmEngine {
         if words.state.load(Acquire) != SET {
             let text = format!(
                 "rank {} aborted the communicator",
-                aborted.saturating_sub(1)
+                self.name(aborted.saturating_sub(1) as usize)
             );
             return Error::new(Code::RemoteError, text);
         }
@@ -263,7 +264,8 @@ impl ShmEngine {
             let code = Code::from_raw(words.code.load(Relaxed) as i32);
             Error::new(code.unwrap_or(Code::InternalError), text)
         } else {
-            Error::new(Code::RemoteError, format!("rank {rank} failed: {text}"))
+            let name = self.name(rank as usize);
+            Error::new(Code::RemoteError, format!("rank {name} failed: {text}"))
         }
     }
 
