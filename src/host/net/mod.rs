@@ -25,7 +25,7 @@ use crate::error::{Code, Error, Result};
 use crate::ops::lock;
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use exchange::Table;
-use run::{Area, Run};
+use run::{Area, Crowd, Run};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -65,9 +65,11 @@ pub(crate) trait Transport: Send {
         bytes: usize,
     ) -> std::result::Result<Option<Ticket>, String>;
 
-    /// Begins to see to it that what was sent to a rank gets there even if this rank makes no call for
-    /// a long time; `None`: that is so already.
-    fn flush(&mut self, to: usize) -> std::result::Result<Option<Ticket>, String>;
+    /// Whether all that was sent gets to the others even if this rank makes no call for a long time. If not,
+    /// `progress` has to be called until it does.
+    fn has_left(&mut self) -> bool {
+        true
+    }
 
     /// Moves on what it can; whether it moved something.
     fn progress(&mut self) -> bool;
@@ -102,6 +104,8 @@ pub(super) struct State {
     /// Messages that this rank has sent and received, by the other rank.
     sent: Vec<u64>,
     received: Vec<u64>,
+    /// Whether others want this rank's core.
+    crowd: Crowd,
 }
 
 /// See [`State`]. The first that failed is kept.
@@ -158,9 +162,13 @@ struct Shared {
 /// Between two looks at a transport that nobody else uses, soon and long after an operation.
 const SOON: Duration = Duration::from_millis(1);
 const LATE: Duration = Duration::from_millis(50);
+/// Calls of progress at one look, while there is something to do.
+const MOVES: usize = 32;
 
 /// Serves the transport while no operation does: other ranks may need an answer of its library's, to
-/// connect for example, when this one has all that it waited for.
+/// connect for example, when this one has all that it waited for. An operation is over here when all that
+/// this rank sends is with the library; what is left of it there goes on its way from here, as to wait for
+/// that would cost every operation a round trip.
 fn serve(shared: &Shared) {
     let (mut seen, mut since) = (0, Instant::now());
     while !shared.leaves.load(Ordering::Acquire) {
@@ -172,8 +180,15 @@ fn serve(shared: &Shared) {
         if let Ok(mut state) = shared.state.try_lock()
             && !shared.ended.load(Ordering::Acquire)
         {
-            state.transport.progress();
+            for _ in 0..MOVES {
+                if !state.transport.progress() {
+                    break;
+                }
+            }
             state.sort_letters();
+            if !state.transport.has_left() {
+                since = Instant::now();
+            }
         }
         std::thread::park_timeout((since.elapsed() / 8).clamp(SOON, LATE));
     }
@@ -200,6 +215,7 @@ impl NetEngine {
                 letters: Letters::default(),
                 sent: vec![0; ranks],
                 received: vec![0; ranks],
+                crowd: Crowd::default(),
             }),
             operations: AtomicU64::new(0),
             leaves: AtomicBool::new(false),

@@ -108,9 +108,6 @@ impl Transport for InProcess {
         Ok(Some(Ticket(ticket)))
     }
 
-    fn flush(&mut self, _to: usize) -> std::result::Result<Option<Ticket>, String> {
-        Ok(None)
-    }
 
     fn progress(&mut self) -> bool {
         let mut wires = lock(&self.wires);
@@ -365,9 +362,6 @@ fn who_is_gone_is_not_missed_while_data_moves() {
         ) -> std::result::Result<Option<Ticket>, String> {
             Ok(Some(Ticket(0)))
         }
-        fn flush(&mut self, _: usize) -> std::result::Result<Option<Ticket>, String> {
-            Ok(None)
-        }
         fn progress(&mut self) -> bool {
             let moved = self.last.elapsed() > Duration::from_millis(3);
             if moved {
@@ -443,9 +437,6 @@ fn the_transport_is_served_between_operations() {
             _: *mut u8,
             _: usize,
         ) -> std::result::Result<Option<Ticket>, String> {
-            Ok(None)
-        }
-        fn flush(&mut self, _: usize) -> std::result::Result<Option<Ticket>, String> {
             Ok(None)
         }
         fn progress(&mut self) -> bool {

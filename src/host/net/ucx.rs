@@ -53,8 +53,6 @@ const LAST_ERROR: isize = -100;
 
 /// How long the end of a transport waits for what is under way.
 const END: Duration = Duration::from_millis(500);
-/// Calls of progress at one go, while there is something to do.
-const MOVES: usize = 32;
 
 /// `ucp_params_t`, and room for what later versions add.
 #[repr(C)]
@@ -324,6 +322,10 @@ pub(crate) struct Ucx {
     endpoints: Vec<*mut c_void>,
     /// What the callback has told, by rank; 0: nothing.
     lost: Box<[AtomicI8]>,
+    /// The ranks to which something was sent since the last flush.
+    sent: Vec<bool>,
+    /// Flushes that are under way.
+    flushes: Vec<Ticket>,
 }
 
 // SAFETY: the worker is made for calls from any thread, one at a time, which `&mut self` sees to; the
@@ -349,6 +351,8 @@ impl Ucx {
             events: -1,
             endpoints: vec![null_mut(); ranks],
             lost: (0..ranks).map(|_| AtomicI8::new(0)).collect(),
+            sent: vec![false; ranks],
+            flushes: Vec::new(),
         };
         let params = (&raw const params).cast();
         // SAFETY: the struct is UCX's, of which it reads what the mask names; a NULL configuration means
@@ -422,7 +426,7 @@ impl Ucx {
     /// are done, for some time; how many are not.
     fn close(&mut self, force: bool, tickets: &[Ticket]) -> usize {
         let mut left: Vec<Ticket> = tickets.to_vec();
-        let mut closing = Vec::new();
+        let mut closing = std::mem::take(&mut self.flushes);
         for (endpoint, lost) in self.endpoints.iter_mut().zip(&self.lost) {
             let endpoint = std::mem::replace(endpoint, null_mut());
             if endpoint.is_null() {
@@ -467,6 +471,7 @@ impl Transport for Ucx {
         if endpoint.is_null() {
             return Err(String::from("it is closed"));
         }
+        self.sent[to] = true;
         let param = (&raw const PLAIN).cast();
         // SAFETY: an open endpoint; the bytes are the caller's promise.
         let answer = unsafe { (self.api.tag_send)(endpoint, from.cast(), bytes, tag, param) };
@@ -487,27 +492,27 @@ impl Transport for Ucx {
         self.api.begun(answer)
     }
 
-    fn flush(&mut self, to: usize) -> std::result::Result<Option<Ticket>, String> {
-        let endpoint = self.endpoints[to];
-        if endpoint.is_null() {
-            return Err(String::from("it is closed"));
+    fn has_left(&mut self) -> bool {
+        let mut flushes = std::mem::take(&mut self.flushes);
+        if flushes.is_empty() {
+            for (endpoint, sent) in self.endpoints.iter().zip(&mut self.sent) {
+                if !std::mem::take(sent) || endpoint.is_null() {
+                    continue;
+                }
+                // SAFETY: an open endpoint.
+                let answer = unsafe { (self.api.ep_flush)(*endpoint, (&raw const PLAIN).cast()) };
+                // Who can't be reached any more needs nothing.
+                flushes.extend(self.api.begun(answer).ok().flatten());
+            }
         }
-        let param = (&raw const PLAIN).cast();
-        // SAFETY: an open endpoint.
-        let answer = unsafe { (self.api.ep_flush)(endpoint, param) };
-        self.api.begun(answer)
+        flushes.retain(|ticket| self.done(*ticket).is_none());
+        self.flushes = flushes;
+        self.flushes.is_empty() && !self.sent.contains(&true)
     }
 
     fn progress(&mut self) -> bool {
-        let mut moved = false;
-        for _ in 0..MOVES {
-            // SAFETY: the worker is open, and `&mut self` says that nobody else is in it.
-            if unsafe { (self.api.progress)(self.worker) } == 0 {
-                break;
-            }
-            moved = true;
-        }
-        moved
+        // SAFETY: the worker is open, and `&mut self` says that nobody else is in it.
+        unsafe { (self.api.progress)(self.worker) != 0 }
     }
 
     fn sleep(&mut self, limit: Duration) {
