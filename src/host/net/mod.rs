@@ -117,6 +117,17 @@ struct Letters {
 }
 
 impl State {
+    /// Moves on what can be moved between operations; whether all has left that this rank has sent.
+    fn serve(&mut self) -> bool {
+        for _ in 0..MOVES {
+            if !self.transport.progress() {
+                break;
+            }
+        }
+        self.sort_letters();
+        self.transport.has_left()
+    }
+
     /// Looks which letters have left.
     fn sort_letters(&mut self) {
         let State {
@@ -159,9 +170,10 @@ struct Shared {
     failure: Mutex<Option<Error>>,
 }
 
-/// Between two looks at a transport that nobody else uses, soon and long after an operation.
+/// Between two looks at a transport, soon and long after an operation, and while there is one.
 const SOON: Duration = Duration::from_millis(1);
 const LATE: Duration = Duration::from_millis(50);
+const BUSY: Duration = Duration::from_millis(2);
 /// Calls of progress at one look, while there is something to do.
 const MOVES: usize = 32;
 
@@ -176,21 +188,15 @@ fn serve(shared: &Shared) {
         if operations != seen {
             (seen, since) = (operations, Instant::now());
         }
-        // In this order: an operation that fails gives the transport up before it leaves the state.
-        if let Ok(mut state) = shared.state.try_lock()
-            && !shared.ended.load(Ordering::Acquire)
-        {
-            for _ in 0..MOVES {
-                if !state.transport.progress() {
-                    break;
-                }
-            }
-            state.sort_letters();
-            if !state.transport.has_left() {
+        let mut pause = BUSY;
+        if let Ok(mut state) = shared.state.try_lock() {
+            // In this order: an operation that fails gives the transport up before it leaves the state.
+            if !shared.ended.load(Ordering::Acquire) && !state.serve() {
                 since = Instant::now();
             }
+            pause = (since.elapsed() / 8).clamp(SOON, LATE);
         }
-        std::thread::park_timeout((since.elapsed() / 8).clamp(SOON, LATE));
+        std::thread::park_timeout(pause);
     }
 }
 

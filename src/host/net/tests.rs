@@ -108,7 +108,6 @@ impl Transport for InProcess {
         Ok(Some(Ticket(ticket)))
     }
 
-
     fn progress(&mut self) -> bool {
         let mut wires = lock(&self.wires);
         let own: Vec<(usize, u64)> = wires

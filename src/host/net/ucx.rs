@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::load::open::{Accepted, Lib, Refusal};
 use crate::load::symbols::{Declaration, Layout, Resolver};
 use crate::sys::net::{PollEntry, poll};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null, null_mut};
@@ -30,6 +30,17 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 3] = [
     ("UCX_LOG_FILE", "stderr"),
     ("UCX_WARN_UNUSED_ENV_VARS", "n"),
 ];
+
+/// What UCX sends over TCP at once, for few and for many ranks, each of which has a buffer as large. With its
+/// own choice, 8 KiB, a piece of a collective is many messages or waits for its receiver first.
+const SEGMENT: usize = 260 << 10;
+const SMALL_SEGMENT: usize = 68 << 10;
+/// What the segments of all ranks may come to.
+const SEGMENTS: usize = 8 << 20;
+/// The names of their sizes in the environment, which counts more. Up to [`PLAIN_NAMES`] a configuration
+/// knows them without the transport's.
+const SEGMENT_SIZES: [&str; 2] = ["TX_SEG_SIZE", "RX_SEG_SIZE"];
+const PLAIN_NAMES: c_uint = 16;
 
 /// The version of the interface that we use; later libraries serve it.
 const API: (c_uint, c_uint) = (1, 11);
@@ -117,6 +128,8 @@ macro_rules! functions {
             $($field: unsafe extern "C" fn($($arg),*) -> $ret,)*
             /// As `1.13.1`.
             pub(crate) version: String,
+            /// The second number of it.
+            minor: c_uint,
             pub(crate) path: PathBuf,
         }
 
@@ -134,6 +147,7 @@ macro_rules! functions {
                         }
                     },)*
                     version: String::new(),
+                    minor: 0,
                     path: path.to_path_buf(),
                 })
             }
@@ -153,6 +167,9 @@ macro_rules! functions {
 
 functions! {
     get_version "ucp_get_version" (*mut c_uint, *mut c_uint, *mut c_uint) -> ();
+    config_read "ucp_config_read" (*const c_char, *const c_char, *mut *mut c_void) -> i8;
+    config_modify "ucp_config_modify" (*mut c_void, *const c_char, *const c_char) -> i8;
+    config_release "ucp_config_release" (*mut c_void) -> ();
     init "ucp_init_version" (c_uint, c_uint, *const c_void, *const c_void, *mut *mut c_void) -> i8;
     cleanup "ucp_cleanup" (*mut c_void) -> ();
     worker_create "ucp_worker_create" (*mut c_void, *const c_void, *mut *mut c_void) -> i8;
@@ -247,6 +264,7 @@ impl Api {
         // SAFETY: the function writes three numbers.
         unsafe { (api.get_version)(major, minor, release) };
         api.version = version.map(|n| n.to_string()).join(".");
+        api.minor = version[1];
         if (version[0], version[1]) < API || version[0] != API.0 {
             return Err(Refusal {
                 reason: format!(
@@ -288,6 +306,27 @@ impl Api {
         )
     }
 
+    /// The environment's configuration with our sizes of segments; NULL, which means the environment's, if that
+    /// is all there is.
+    fn configuration(&self, ranks: usize) -> *mut c_void {
+        let set = |name| std::env::var_os(format!("UCX_TCP_{name}")).is_some();
+        let mut config = null_mut();
+        if SEGMENT_SIZES.into_iter().any(set)
+            // SAFETY: without a prefix and a file it reads the environment; the place is written on success.
+            || unsafe { (self.config_read)(null(), null(), &mut config) } != 0
+        {
+            return null_mut();
+        }
+        let value = CString::new(segment(ranks).to_string()).unwrap_or_default();
+        for name in SEGMENT_SIZES {
+            let transport = if self.minor > PLAIN_NAMES { "TCP_" } else { "" };
+            let name = CString::new(format!("{transport}{name}")).unwrap_or_default();
+            // SAFETY: a configuration that was just made, and two strings. What can't be set stays as it is.
+            unsafe { (self.config_modify)(config, name.as_ptr(), value.as_ptr()) };
+        }
+        config
+    }
+
     /// What a call that begins something has answered: a request, nothing, or an error.
     fn begun(&self, answer: *mut c_void) -> std::result::Result<Option<Ticket>, String> {
         match answer.addr() {
@@ -298,6 +337,11 @@ impl Api {
             _ => Ok(Some(Ticket(answer.expose_provenance()))),
         }
     }
+}
+
+/// What is sent over TCP at once.
+fn segment(ranks: usize) -> usize {
+    (SEGMENTS / ranks).clamp(SMALL_SEGMENT, SEGMENT)
 }
 
 fn request(ticket: Ticket) -> *mut c_void {
@@ -355,9 +399,14 @@ impl Ucx {
             flushes: Vec::new(),
         };
         let params = (&raw const params).cast();
+        let config = api.configuration(ranks);
         // SAFETY: the struct is UCX's, of which it reads what the mask names; a NULL configuration means
         // the environment's.
-        let status = unsafe { (api.init)(API.0, API.1, params, null(), &mut ucx.context) };
+        let status = unsafe { (api.init)(API.0, API.1, params, config, &mut ucx.context) };
+        if !config.is_null() {
+            // SAFETY: made above, and what is needed of it was copied.
+            unsafe { (api.config_release)(config) };
+        }
         if status != 0 {
             ucx.context = null_mut();
             return Err(api.failed("ucp_init", status));
