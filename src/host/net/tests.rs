@@ -4,7 +4,9 @@
 use super::ucx::Ucx;
 use super::*;
 use crate::host::kernels::tests::Random;
-use crate::host::tests::{Buffer, Until, World, engine_tests, matrix, op, run, run_with, transfer};
+use crate::host::tests::{
+    Buffer, Until, World, engine_tests, matrix, op, reductions_of_size, run, run_with, transfer,
+};
 use std::collections::{HashMap, VecDeque};
 
 /// A send that was begun.
@@ -221,6 +223,18 @@ fn matrix_of_7_to_17_ranks() {
     for ranks in [7, 8, 9, 17] {
         matrix(world, ranks, &[0, 1, 13, 3001]);
     }
+}
+
+/// Where two ranks go from data that travels with the headers to an exchange of all, and from that to halves,
+/// and reductions whose steps use their memory again.
+#[test]
+fn reductions_at_the_sizes_at_which_their_way_changes() {
+    let world_of_two = world(2);
+    for bytes in [65_528, 65_536, 524_280, 524_288, 2_200_000] {
+        reductions_of_size(&world_of_two, bytes);
+    }
+    reductions_of_size(&world(3), 3_000_000);
+    reductions_of_size(&world(9), 250_000);
 }
 
 #[test]
@@ -469,6 +483,99 @@ fn the_transport_is_served_between_operations() {
     assert_eq!(Arc::strong_count(&count), 1);
 }
 
+/// What an operation has left with the library goes on its way between operations, and does not wait until
+/// looks have become rare.
+#[test]
+fn what_an_operation_left_is_moved_on_until_it_has_gone() {
+    struct Slow {
+        looks: Arc<AtomicU64>,
+        /// Looks until all has left.
+        until: u64,
+    }
+    impl Transport for Slow {
+        fn about(&self) -> String {
+            String::new()
+        }
+        unsafe fn send(
+            &mut self,
+            _: usize,
+            _: u64,
+            _: *const u8,
+            _: usize,
+        ) -> std::result::Result<Option<Ticket>, String> {
+            Ok(None)
+        }
+        unsafe fn recv(
+            &mut self,
+            _: usize,
+            _: u64,
+            _: *mut u8,
+            _: usize,
+        ) -> std::result::Result<Option<Ticket>, String> {
+            Ok(None)
+        }
+        fn progress(&mut self) -> bool {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            false
+        }
+        fn has_left(&mut self) -> bool {
+            self.looks.load(Ordering::Relaxed) >= self.until
+        }
+        fn done(&mut self, _: Ticket) -> Option<std::result::Result<(), String>> {
+            None
+        }
+        fn lost(&self, _: usize) -> Option<String> {
+            None
+        }
+        fn give_up(&mut self, _: &[Ticket]) -> usize {
+            0
+        }
+    }
+    // At the pace of an engine that has nothing to do it would take 10 s.
+    let (looks, until) = (Arc::new(AtomicU64::new(0)), 200);
+    let transport = Slow {
+        looks: Arc::clone(&looks),
+        until,
+    };
+    let start = Instant::now();
+    let engine = NetEngine::new(Box::new(transport), 0, 2, false).unwrap();
+    while looks.load(Ordering::Relaxed) < until {
+        assert!(start.elapsed() < Duration::from_secs(5), "it is not served");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Then looks become rare.
+    std::thread::sleep(Duration::from_millis(600));
+    let before = looks.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(looks.load(Ordering::Relaxed) - before < 20);
+    drop(engine);
+}
+
+/// Waits sleep at once for a while after another process has had the core, for longer if that comes back, and
+/// for the short while again if it was gone long enough.
+#[test]
+fn a_crowd_is_remembered_for_a_while() {
+    let start = Instant::now();
+    let at = |millis| start + Duration::from_millis(millis);
+    let mut crowd = Crowd::default();
+    assert!(!crowd.is_there(at(0)));
+    crowd.gave_way(at(0), at(0) + Duration::from_micros(10));
+    assert!(!crowd.is_there(at(0)), "another rank of this machine");
+    crowd.gave_way(at(0), at(3));
+    assert!(crowd.is_there(at(22)) && !crowd.is_there(at(24)));
+    crowd.gave_way(at(24), at(30));
+    assert!(crowd.is_there(at(69)) && !crowd.is_there(at(71)));
+    for again in 0..10 {
+        let now = at(80 + 40 * again);
+        crowd.gave_way(now, now + Duration::from_millis(1));
+    }
+    let last = at(81 + 360);
+    assert!(crowd.is_there(last + Duration::from_millis(319)));
+    assert!(!crowd.is_there(last + Duration::from_millis(321)));
+    crowd.gave_way(at(20_000), at(20_003));
+    assert!(crowd.is_there(at(20_022)) && !crowd.is_there(at(20_024)));
+}
+
 /// Ranks of this process over UCX.
 fn ucx_world(ranks: u32) -> World {
     let api = crate::load::process_ucx().unwrap();
@@ -504,6 +611,9 @@ fn matrix_over_ucx() {
         matrix(ucx_world, 2, &[0, 1, 13, 3001, 70_001]);
         matrix(ucx_world, 3, &[0, 7, 5000]);
         matrix(ucx_world, 9, &[1, 100]);
+        for (ranks, bytes) in [(2, 2_200_000), (3, 1_200_000)] {
+            reductions_of_size(&ucx_world(ranks), bytes);
+        }
     }
 }
 
