@@ -5,7 +5,8 @@
 //!
 //! * a reduction in pieces: of every step each rank owns a piece, gets it from all others, folds it in the
 //!   order of the ranks and, where the result is wanted, sends it there. Each rank sends and receives as
-//!   much as in a ring, and rounds once;
+//!   much as in a ring, and rounds once. Of two ranks each gets everything of the other up to some size, and
+//!   a root that reduces always;
 //! * a broadcast in pieces: each goes to one rank, which passes it on to the others, so that the root sends
 //!   the data once;
 //! * the others by distance: a rank sends to the one that follows it by so much, and receives from the one

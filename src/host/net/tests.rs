@@ -604,6 +604,61 @@ fn has_ucx() -> bool {
     found.is_ok()
 }
 
+/// In its environment a child finds what it is to see.
+const CHILD: &str = "FLAGOSCOMM_TEST_SEGMENTS";
+
+/// Over TCP a piece of a collective goes out at once, whether or not its receiver is there, unless the
+/// environment has sizes of its own.
+#[test]
+fn pieces_go_out_at_once_over_tcp() {
+    if !has_ucx() {
+        return;
+    }
+    for (sizes, seen) in [(None, "large"), (Some("16k"), "given")] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child
+            .args(["--exact", "host::net::tests::child_with_segments"])
+            .env("UCX_TLS", "tcp,self")
+            .env_remove("UCX_TCP_RX_SEG_SIZE")
+            .env_remove("UCX_TCP_TX_SEG_SIZE")
+            .env(CHILD, seen)
+            .envs(sizes.map(|size| ("UCX_TCP_TX_SEG_SIZE", size)));
+        let out = child.output().unwrap();
+        let err = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{seen}: {out:?}");
+        assert!(!err.contains("invalid configuration"), "{seen}: {err}");
+    }
+}
+
+#[test]
+fn child_with_segments() {
+    let Ok(seen) = std::env::var(CHILD) else {
+        return;
+    };
+    let api = crate::load::process_ucx().unwrap();
+    let large = api.has_own_configuration(2);
+    assert_eq!(large, seen == "large");
+    if !large {
+        return;
+    }
+    let (mut sender, to_sender) = Ucx::new(api, 2).unwrap();
+    let (mut receiver, to_receiver) = Ucx::new(api, 2).unwrap();
+    let addresses = [to_sender.as_slice(), to_receiver.as_slice()];
+    sender.connect(0, &addresses).unwrap();
+    receiver.connect(1, &addresses).unwrap();
+    let piece = vec![7u8; 192 << 10];
+    // SAFETY: the piece lives until the transport is gone.
+    let mut sent = unsafe { sender.send(1, 1, piece.as_ptr(), piece.len()) }.unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while let Some(ticket) = sent {
+        assert!(Instant::now() < until, "it waits for a receiver");
+        sender.progress();
+        receiver.progress();
+        sent = sender.done(ticket).is_none().then_some(ticket);
+    }
+    drop(sender);
+}
+
 /// The numbers again, over UCX as it is here.
 #[test]
 fn matrix_over_ucx() {

@@ -4,6 +4,7 @@
 //! was posted to receive from the dead does not end by that; the run that waits asks [`Transport::lost`].
 
 use super::{Ticket, Transport};
+use crate::config;
 use crate::error::{Error, Result};
 use crate::load::open::{Accepted, Lib, Refusal};
 use crate::load::symbols::{Declaration, Layout, Resolver};
@@ -309,11 +310,11 @@ impl Api {
     /// The environment's configuration with our sizes of segments; NULL, which means the environment's, if that
     /// is all there is.
     fn configuration(&self, ranks: usize) -> *mut c_void {
-        let set = |name| std::env::var_os(format!("UCX_TCP_{name}")).is_some();
-        let mut config = null_mut();
+        let set = |name| config::foreign_as_is(&format!("UCX_TCP_{name}")).is_some();
+        let mut settings = null_mut();
         if SEGMENT_SIZES.into_iter().any(set)
             // SAFETY: without a prefix and a file it reads the environment; the place is written on success.
-            || unsafe { (self.config_read)(null(), null(), &mut config) } != 0
+            || unsafe { (self.config_read)(null(), null(), &mut settings) } != 0
         {
             return null_mut();
         }
@@ -322,9 +323,21 @@ impl Api {
             let transport = if self.minor > PLAIN_NAMES { "TCP_" } else { "" };
             let name = CString::new(format!("{transport}{name}")).unwrap_or_default();
             // SAFETY: a configuration that was just made, and two strings. What can't be set stays as it is.
-            unsafe { (self.config_modify)(config, name.as_ptr(), value.as_ptr()) };
+            unsafe { (self.config_modify)(settings, name.as_ptr(), value.as_ptr()) };
         }
-        config
+        settings
+    }
+
+    /// Whether it is our sizes that a worker gets.
+    #[cfg(test)]
+    pub(super) fn has_own_configuration(&self, ranks: usize) -> bool {
+        let settings = self.configuration(ranks);
+        let own = !settings.is_null();
+        if own {
+            // SAFETY: just made.
+            unsafe { (self.config_release)(settings) };
+        }
+        own
     }
 
     /// What a call that begins something has answered: a request, nothing, or an error.
