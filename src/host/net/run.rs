@@ -75,12 +75,12 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    fn is_there(&self, now: Instant) -> bool {
+    pub(super) fn is_there(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
     }
 
     /// This rank gave way at `then` and has the core again at `now`.
-    fn gave_way(&mut self, then: Instant, now: Instant) {
+    pub(super) fn gave_way(&mut self, then: Instant, now: Instant) {
         if now - then < GONE {
             return;
         }
@@ -312,7 +312,15 @@ impl<'a> Run<'a> {
                 true => self.waiting_for(),
                 false => Vec::new(),
             };
-            if let Err(error) = self.policy.check(&waiting_for) {
+            let mut checked = self.policy.check(&waiting_for);
+            let late = checked.as_ref().is_err_and(|e| e.code() == Code::Timeout);
+            if late && (0..self.engine.ranks).any(|rank| self.state.transport.lost(rank).is_some())
+            {
+                // What moved may be the end of a connection to a rank whose deadline was just before this
+                // one's: those for whom both have waited are named.
+                checked = self.policy.check(&|| self.waiting_for()).and(checked);
+            }
+            if let Err(error) = checked {
                 return Err(self.fatal(error));
             }
             if let Some((since, peer, text)) = &self.broken

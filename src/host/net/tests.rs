@@ -426,6 +426,31 @@ fn who_is_gone_is_not_missed_while_data_moves() {
     assert_eq!(error.text(), "rank 1 is gone");
 }
 
+/// Ranks that wait for another have their deadlines at about the same time. The first to give up closes its
+/// connections, and the others still name whom they wait for.
+#[test]
+fn a_rank_that_gives_up_first_does_not_hide_whom_the_others_wait_for() {
+    let (world, wires) = with_wires(3);
+    let mut buffer = Buffer::new(100_000);
+    let recv = transfer(OpKind::Recv, 2, &mut buffer);
+    /// At the deadline something moves: the connection to rank 1 ends.
+    struct Closes<'a>(&'a Mutex<Wires>, Instant);
+    impl WaitPolicy for Closes<'_> {
+        fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
+            if Instant::now() < self.1 {
+                return Ok(());
+            }
+            lock(self.0).lost[1] = true;
+            let text = format!("waiting for ranks {:?}", waiting_for());
+            Err(Error::new(Code::Timeout, text))
+        }
+    }
+    // So early that the wait is not quiet yet.
+    let policy = Closes(&wires, Instant::now() + Duration::from_millis(3));
+    let error = run_with(&*world.0[0], &recv, &policy).unwrap_err();
+    assert_eq!(error.text(), "waiting for ranks [2]");
+}
+
 /// Other ranks are served while this one makes no call.
 #[test]
 fn the_transport_is_served_between_operations() {
