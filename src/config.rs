@@ -406,6 +406,19 @@ const UCX_WARN_UNUSED_ENV_VARS: Var = Var {
     meaning: "Set before UCX is loaded, if it is unset. All other variables of UCX's, such as UCX_TLS and \
               UCX_NET_DEVICES, are UCX's own business.",
 };
+const UCX_TCP_TX_SEG_SIZE: Var = Var {
+    name: "UCX_TCP_TX_SEG_SIZE",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "What UCX sends over TCP at once. If neither this nor UCX_TCP_RX_SEG_SIZE is set, both are 260 KiB \
+              for the host tier, less for more than 32 ranks; UCX's own choice makes collectives slower.",
+};
+const UCX_TCP_RX_SEG_SIZE: Var = Var {
+    name: "UCX_TCP_RX_SEG_SIZE",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "What UCX receives over TCP at once; see UCX_TCP_TX_SEG_SIZE. The same on all ranks.",
+};
 
 /// Every variable of others that is read.
 pub(crate) static FOREIGN: &[&Var] = &[
@@ -436,6 +449,8 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &UCX_ERROR_SIGNALS,
     &UCX_LOG_FILE,
     &UCX_WARN_UNUSED_ENV_VARS,
+    &UCX_TCP_TX_SEG_SIZE,
+    &UCX_TCP_RX_SEG_SIZE,
 ];
 
 /// Where a communicator's operations run. The numbers are those of the C ABI and the wire.

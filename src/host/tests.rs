@@ -513,6 +513,35 @@ pub(crate) fn matrix_of(world: &World, counts: &[usize]) {
     }
 }
 
+/// Reductions of somewhat more than so many bytes, of a type that is folded as it is, one that is widened and
+/// one of 8 bytes.
+pub(crate) fn reductions_of_size(world: &World, bytes: usize) {
+    let n = world.0.len();
+    let mut random = Random::new(bytes as u64);
+    for (index, dtype) in [DataType::Float32, DataType::Bfloat16, DataType::Int64]
+        .into_iter()
+        .enumerate()
+    {
+        let count = bytes / dtype.size() + 1;
+        let inputs: Vec<Vec<u8>> = (0..n).map(|_| random.elements(dtype, count * n)).collect();
+        let case = Case {
+            dtype,
+            count,
+            root: n - 1,
+            inputs: &inputs,
+            agreed: Mutex::default(),
+        };
+        let of_ranks: Vec<Reduction> = (0..n)
+            .map(|rank| {
+                let all = reductions(dtype, rank);
+                all[(all.len() - index) % all.len()]
+            })
+            .collect();
+        let expected = reference(dtype, of_ranks[0], &inputs, &scales_of(dtype, n));
+        world.each(|engine| case.reduce(engine, &of_ranks, &expected));
+    }
+}
+
 /// A buffer that serves any call of the tests of errors.
 pub(crate) fn any_buffers(op: &mut HostOp, send: &mut Buffer, recv: &mut Buffer) {
     (op.send, op.recv) = (send.ptr(), recv.ptr());

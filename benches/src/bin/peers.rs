@@ -51,7 +51,12 @@ struct Options {
     /// gloo; the files are machines.json and machines.svg
     #[arg(long)]
     machines: bool,
-    /// Fail if the median of a ratio is below 1, or if a peer is missing
+    /// Between the machines also a link of this rate, as tc writes it (1gbit): how much of it the bus
+    /// bandwidth is, in blocks of at least 0.2 s
+    #[arg(long, requires = "machines", value_parser = Rate::parse)]
+    rate: Option<Rate>,
+    /// Fail if the median of a ratio is below 1, or ours below 0.9 of a link from 64 KiB on, or if a peer is
+    /// missing
     #[arg(long)]
     gate: bool,
 }
@@ -63,6 +68,38 @@ struct Peer {
     flags: &'static [&'static str],
     libraries: &'static [&'static str],
     install: &'static str,
+}
+
+/// The rate of a link.
+#[derive(Clone)]
+struct Rate {
+    /// As tc takes it.
+    text: String,
+    bits_per_second: f64,
+}
+
+impl Rate {
+    /// Seconds of a block: a shaper lets pass at once what has not passed before, which must not count.
+    const BLOCK: f64 = 0.2;
+    /// What it lets pass at once.
+    const BURST: &str = "128kb";
+    /// How much of it has to be used, and from how many bytes on.
+    const LEAST: (f64, f64) = (0.9, 65536.0);
+
+    fn parse(text: &str) -> Result<Rate, String> {
+        let units = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3)];
+        let rate = units.iter().find_map(|(unit, bits)| {
+            let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
+            (number > 0.0).then_some(number * bits)
+        });
+        match rate {
+            Some(bits_per_second) => Ok(Rate {
+                text: text.into(),
+                bits_per_second,
+            }),
+            None => Err(String::from("a number and kbit, mbit or gbit, as 1gbit")),
+        }
+    }
 }
 
 /// Only if it is asked for.
@@ -102,6 +139,13 @@ struct Row {
 }
 
 impl Row {
+    /// How much of a link the bus bandwidth of ours or of the peer is, which with two ranks is the size by
+    /// the time.
+    fn share(&self, rate: &Rate, side: &str) -> f64 {
+        let seconds = self.number(&format!("/{side}_us/median")) * 1e-6;
+        self.number("/bytes") * 8.0 / seconds / rate.bits_per_second
+    }
+
     fn number(&self, pointer: &str) -> f64 {
         self.data
             .pointer(pointer)
@@ -168,6 +212,19 @@ impl Machines {
         Ok(machines)
     }
 
+    /// Shapes what each sends.
+    fn shape(&self, rate: &Rate) -> Result<(), String> {
+        for host in &self.names[1..] {
+            let shaper = format!(
+                "-n {host} qdisc add dev eth0 root tbf rate {} burst {} latency 20ms",
+                rate.text,
+                Rate::BURST
+            );
+            command("tc", &shaper.split(' ').collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
     /// What the peer's program needs to go into them.
     fn arguments(&self) -> Vec<&str> {
         let names = self.names[1..].iter().map(String::as_str);
@@ -187,14 +244,18 @@ impl Drop for Machines {
 }
 
 fn ip(words: &[&str]) -> Result<(), String> {
-    let out = Command::new("ip")
+    command("ip", words)
+}
+
+fn command(program: &str, words: &[&str]) -> Result<(), String> {
+    let out = Command::new(program)
         .args(words)
         .output()
-        .map_err(|e| format!("ip: {e}"))?;
+        .map_err(|e| format!("{program}: {e}"))?;
     match out.status.success() {
         true => Ok(()),
         false => Err(format!(
-            "ip {}: {}",
+            "{program} {}: {}",
             words.join(" "),
             String::from_utf8_lossy(&out.stderr).trim()
         )),
@@ -208,6 +269,7 @@ fn measure(
     options: &Options,
     dir: &Path,
     machines: Option<&Machines>,
+    block: f64,
 ) -> Result<Vec<Row>, String> {
     let mut command = Command::new(program);
     let lib = match peer.key {
@@ -218,7 +280,7 @@ fn measure(
         .arg(lib)
         .arg(&options.sizes)
         .arg(options.pairs.to_string())
-        .arg(options.block.to_string());
+        .arg(block.to_string());
     let store = dir.join("gloo-store");
     if peer.key == "gloo" {
         let _ = std::fs::remove_dir_all(&store);
@@ -256,16 +318,85 @@ fn measure(
     Ok(rows)
 }
 
-fn plot(file: &Path, rows: &[Row], title: &str) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::new(file, (760, 460)).into_drawing_area();
+fn plot(
+    file: &Path,
+    rows: &[Row],
+    shaped: Option<(&Rate, &[Row])>,
+    title: &str,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let height = if shaped.is_some() { 800 } else { 460 };
+    let area = SVGBackend::new(file, (760, height)).into_drawing_area();
     area.fill(&WHITE)?;
+    let (upper, lower) = area.split_vertically(460);
+    plot_ratios(&upper, rows, title)?;
+    if let Some((rate, rows)) = shaped {
+        plot_shares(&lower, rows, rate)?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+/// From the smallest to the largest size.
+fn sizes(rows: &[Row]) -> (f64, f64) {
     let x = rows.iter().map(|r| r.number("/bytes"));
-    let (x0, x1) = x.fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)));
+    x.fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)))
+}
+
+fn plot_shares(
+    area: &Area<'_>,
+    rows: &[Row],
+    rate: &Rate,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (x0, x1) = sizes(rows);
+    let mut chart = ChartBuilder::on(area)
+        .caption(
+            format!("the same on a link of {}", rate.text),
+            ("sans-serif", 15),
+        )
+        .margin(12)
+        .x_label_area_size(42)
+        .y_label_area_size(64)
+        .build_cartesian_2d((x0 / 1.5..x1 * 1.5).log_scale().base(2.0), 0.0..1.0)?;
+    chart
+        .configure_mesh()
+        .x_desc("size")
+        .y_desc("bus bandwidth / rate of the link")
+        .x_label_formatter(&|v| size_name(v.round() as u64))
+        .draw()?;
+    let peer = rows.first().map_or("peer", |r| r.peer.as_str());
+    for (name, side, color) in [("ours", "ours", &RED), (peer, "peer", &BLUE)] {
+        let points = || {
+            rows.iter()
+                .map(|r| (r.number("/bytes"), r.share(rate, side)))
+        };
+        chart
+            .draw_series(LineSeries::new(points(), color))?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color));
+        chart.draw_series(points().map(|at| Circle::new(at, 3, color.filled())))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::LowerRight)
+        .background_style(WHITE)
+        .border_style(BLACK)
+        .draw()?;
+    Ok(())
+}
+
+fn plot_ratios(
+    area: &Area<'_>,
+    rows: &[Row],
+    title: &str,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (x0, x1) = sizes(rows);
     let low = rows.iter().map(|r| r.number("/ratio/p10"));
     let high = rows.iter().map(|r| r.number("/ratio/p90"));
     let y0 = low.fold(1f64, f64::min) / 1.5;
     let y1 = high.fold(1f64, f64::max) * 1.5;
-    let mut chart = ChartBuilder::on(&area)
+    let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 15))
         .margin(12)
         .x_label_area_size(42)
@@ -311,7 +442,6 @@ fn plot(file: &Path, rows: &[Row], title: &str) -> Result<(), Box<dyn std::error
         .background_style(WHITE)
         .border_style(BLACK)
         .draw()?;
-    area.present()?;
     Ok(())
 }
 
@@ -346,6 +476,46 @@ fn one_host(options: &Options, lib: PathBuf) -> Result<bool, String> {
     Ok(!report.rows.is_empty() && !(options.gate && (slower || !report.missing.is_empty())))
 }
 
+fn table(rows: &[Row]) {
+    println!("| peer | size | ours µs | peer µs | ratio | p10 | p90 | pairs | other CPU |");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
+    for row in rows {
+        println!(
+            "| {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {} | {:.0}% |",
+            row.peer,
+            size_name(row.number("/bytes") as u64),
+            row.number("/ours_us/median"),
+            row.number("/peer_us/median"),
+            row.number("/ratio/median"),
+            row.number("/ratio/p10"),
+            row.number("/ratio/p90"),
+            row.number("/pairs"),
+            row.number("/foreign_cpu_percent"),
+        );
+    }
+    println!();
+}
+
+fn table_of_shares(rows: &[Row], rate: &Rate) {
+    println!(
+        "bus bandwidth on a link of {} as a share of it\n",
+        rate.text
+    );
+    println!("| size | ours µs | ours | peer | peer's |");
+    println!("|---:|---:|---:|---|---:|");
+    for row in rows {
+        println!(
+            "| {} | {:.0} | {:.3} | {} | {:.3} |",
+            size_name(row.number("/bytes") as u64),
+            row.number("/ours_us/median"),
+            row.share(rate, "ours"),
+            row.peer,
+            row.share(rate, "peer"),
+        );
+    }
+    println!();
+}
+
 fn main() -> ExitCode {
     let options = Options::parse();
     let lib = options.lib.clone().unwrap_or_else(libflagos);
@@ -362,6 +532,7 @@ fn main() -> ExitCode {
     let dir = scratch("peers");
     let out = options.out.clone().unwrap_or_else(|| dir.clone());
     let mut rows = Vec::new();
+    let mut shaped = Vec::new();
     let mut missing = Vec::new();
     let machines = match options.machines.then(Machines::new).transpose() {
         Ok(machines) => machines,
@@ -384,12 +555,21 @@ fn main() -> ExitCode {
                 peer.install
             )),
             Ok(program) => {
-                match measure(&peer, &program, &lib, &options, &dir, machines.as_ref()) {
-                    Ok(more) => rows.extend(more),
-                    Err(why) => {
-                        eprintln!("{}: {why}", peer.key);
-                        return ExitCode::FAILURE;
+                let run = |block| {
+                    let machines = machines.as_ref();
+                    measure(&peer, &program, &lib, &options, &dir, machines, block)
+                };
+                let measured = run(options.block).and_then(|more| {
+                    rows.extend(more);
+                    if let (Some(machines), Some(rate)) = (&machines, &options.rate) {
+                        machines.shape(rate)?;
+                        shaped = run(options.block.max(Rate::BLOCK))?;
                     }
+                    Ok(())
+                });
+                if let Err(why) = measured {
+                    eprintln!("{}: {why}", peer.key);
+                    return ExitCode::FAILURE;
                 }
             }
         }
@@ -418,24 +598,25 @@ fn main() -> ExitCode {
     println!(
         "ratio = time of the peer / ours, over pairs of neighbouring blocks; above 1, ours is faster\n"
     );
-    println!("| peer | size | ours µs | peer µs | ratio | p10 | p90 | pairs | other CPU |");
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
-    for row in &rows {
-        println!(
-            "| {} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {} | {:.0}% |",
-            row.peer,
-            size_name(row.number("/bytes") as u64),
-            row.number("/ours_us/median"),
-            row.number("/peer_us/median"),
-            row.number("/ratio/median"),
-            row.number("/ratio/p10"),
-            row.number("/ratio/p90"),
-            row.number("/pairs"),
-            row.number("/foreign_cpu_percent"),
-        );
+    table(&rows);
+    if let Some(rate) = &options.rate {
+        table_of_shares(&shaped, rate);
     }
-    println!();
 
+    let link = options.rate.as_ref().map(|rate| {
+        let row = |r: &Row| {
+            json!({
+                "peer": r.peer,
+                "share_of_the_link": {"ours": r.share(rate, "ours"), "peer": r.share(rate, "peer")},
+                "result": r.data,
+            })
+        };
+        json!({
+            "rate": rate.text,
+            "burst": Rate::BURST,
+            "rows": shaped.iter().map(row).collect::<Vec<_>>(),
+        })
+    });
     let report = json!({
         "what": "flagosAllReduce on the host tier against peers, paired blocks; ratio is peer / ours",
         "machines": if machines.is_some() { 2 } else { 1 },
@@ -447,6 +628,7 @@ fn main() -> ExitCode {
         "after": after.json(),
         "missing": missing,
         "rows": rows.iter().map(|r| json!({"peer": r.peer, "result": r.data})).collect::<Vec<_>>(),
+        "link": link,
     });
     let written = std::fs::create_dir_all(&out)
         .and_then(|()| std::fs::write(out.join(format!("{name}.json")), format!("{report:#}\n")));
@@ -457,7 +639,8 @@ fn main() -> ExitCode {
     println!("written: {}", out.join(format!("{name}.json")).display());
     if !rows.is_empty() {
         let svg = out.join(format!("{name}.svg"));
-        if let Err(error) = plot(&svg, &rows, &title) {
+        let lower = options.rate.as_ref().map(|rate| (rate, &*shaped));
+        if let Err(error) = plot(&svg, &rows, lower, &title) {
             eprintln!("{}: {error}", svg.display());
             return ExitCode::FAILURE;
         }
@@ -483,7 +666,22 @@ fn main() -> ExitCode {
             row.number("/ratio/median")
         );
     }
-    if rows.is_empty() || (options.gate && !(slower.is_empty() && missing.is_empty())) {
+    let unused = options.rate.iter().any(|rate| {
+        let (least, from) = Rate::LEAST;
+        let large = |row: &&Row| row.number("/bytes") >= from;
+        let enough = |row: &Row| row.share(rate, "ours") >= least;
+        for row in shaped.iter().filter(large).filter(|row| !enough(row)) {
+            eprintln!(
+                "UNUSED LINK: at {} ours is {:.3} of {}",
+                size_name(row.number("/bytes") as u64),
+                row.share(rate, "ours"),
+                rate.text
+            );
+        }
+        !shaped.iter().filter(large).all(enough)
+    });
+    let failed = unused || !slower.is_empty() || !missing.is_empty();
+    if rows.is_empty() || options.gate && failed {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS

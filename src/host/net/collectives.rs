@@ -5,7 +5,8 @@
 //!
 //! * a reduction in pieces: of every step each rank owns a piece, gets it from all others, folds it in the
 //!   order of the ranks and, where the result is wanted, sends it there. Each rank sends and receives as
-//!   much as in a ring, and rounds once;
+//!   much as in a ring, and rounds once. Of two ranks each gets everything of the other up to some size, and
+//!   a root that reduces always;
 //! * a broadcast in pieces: each goes to one rank, which passes it on to the others, so that the root sends
 //!   the data once;
 //! * the others by distance: a rank sends to the one that follows it by so much, and receives from the one
@@ -21,11 +22,18 @@ use crate::types::{DataType, OpKind, Reduction};
 
 /// What the pieces of a reduction may take in memory.
 const PIECES: usize = 8 << 20;
-/// The largest piece of a reduction.
-const REDUCE_PIECE: usize = 512 << 10;
+/// The largest piece of a reduction: it and what is combined with it stay in a core's own cache, and a message
+/// is large enough for what it costs by itself.
+const REDUCE_PIECE: usize = 192 << 10;
+/// Steps of a reduction whose pieces are under way, at least and at most.
+const FEW_STEPS: usize = 2;
+const MANY_STEPS: usize = 4;
+/// Two ranks send each other everything up to here: they fold twice as much as with a half each, but wait
+/// only once for each other.
+const BOTH_FOLD: usize = 512 << 10;
 /// The smallest and the largest piece of a broadcast.
 const SMALL_PIECE: usize = 16 << 10;
-const LARGE_PIECE: usize = 1 << 20;
+const LARGE_PIECE: usize = 192 << 10;
 /// Pieces of a broadcast that are under way.
 const AHEAD: u64 = 16;
 /// Distances at which messages are under way at once.
@@ -376,94 +384,119 @@ impl Run<'_> {
         let (rank, ranks, root) = (self.rank(), self.ranks(), op.root as usize);
         let reducer = self.reducer(op)?;
         let scatters = op.kind == OpKind::ReduceScatter;
+        let wanted = scatters || op.kind == OpKind::AllReduce || rank == root;
+        // Two ranks move no more data if whoever wants the result gets everything.
+        let whole = ranks == 2
+            && match op.kind {
+                OpKind::AllReduce => bytes <= BOTH_FOLD,
+                OpKind::Reduce => true,
+                _ => false,
+            };
         let contributions = (Topic::Data, sequence << 8 | FIRST);
         let results = (Topic::Data, sequence << 8 | RESULTS);
-        // Room for two steps: a piece from every rank, and one for a result that goes elsewhere.
-        let largest = (PIECES / (2 * (ranks + 1)) / 64 * 64).clamp(64, REDUCE_PIECE);
-        let owned = if scatters {
-            bytes
-        } else {
-            bytes.div_ceil(ranks)
+        let owned = match scatters || whole {
+            true => bytes,
+            false => bytes.div_ceil(ranks),
         };
-        let steps = owned.div_ceil(largest);
-        let piece = owned.div_ceil(steps).next_multiple_of(64).min(largest);
+        // A step has room for a piece from every rank, and for a result that goes elsewhere.
+        let room = ranks + 1;
+        let largest = (PIECES / (FEW_STEPS * room) / 64 * 64).clamp(64, REDUCE_PIECE);
+        let piece = owned
+            .div_ceil(owned.div_ceil(largest))
+            .next_multiple_of(64)
+            .min(largest);
+        let steps = owned.div_ceil(piece);
+        let depth = (PIECES / (room * piece))
+            .clamp(FEW_STEPS, MANY_STEPS)
+            .min(steps);
+        // What a rank folds in a step: where it starts in the buffers, and how much it is.
         let span = |step: usize, owner: usize| {
-            if scatters {
-                let start = (step * piece).min(bytes);
-                (owner * bytes + start, piece.min(bytes - start))
-            } else {
-                let start = ((step * ranks + owner) * piece).min(bytes);
-                (start, piece.min(bytes - start))
-            }
+            let start = match scatters || whole {
+                true => step * piece,
+                false => (step * ranks + owner) * piece,
+            };
+            let start = start.min(bytes);
+            let block = if scatters { owner * bytes } else { 0 };
+            (block + start, piece.min(bytes - start))
         };
-        let area = self.state.pieces.reserve(2 * (ranks + 1) * piece)?;
-        let slot = |step: usize, at: usize| offset(area, ((step & 1) * (ranks + 1) + at) * piece);
-        let key = |step: usize, part: u64| step as u64 * 2 + part;
+        let area = self.state.pieces.reserve(depth * room * piece)?;
+        let slot = |step: usize, at: usize| offset(area, (step % depth * room + at) * piece);
+        let key = |step: usize, part: u64| step as u64 * 3 + part;
+        let (gathers, sends, returns) = (0, 1, 2);
         let others = |run: &Run<'_>| {
             let rank = run.rank();
             (1..ranks).map(move |distance| (rank + distance) % ranks)
         };
-        let steps = match scatters {
-            true => bytes.div_ceil(piece),
-            false => bytes.div_ceil(piece * ranks),
-        };
+        // The result of a piece goes to those that want it and have not folded it themselves.
+        let gets_result =
+            |peer: usize| !scatters && !whole && (op.kind == OpKind::AllReduce || peer == root);
         let begin = |run: &mut Run<'_>, step: usize| {
             let (_, own) = span(step, rank);
             for peer in others(run) {
-                if own > 0 {
-                    // SAFETY: a slot of this step's parity, which has been folded two steps ago.
-                    unsafe { run.recv(peer, contributions, slot(step, peer), own, key(step, 0)) };
+                if own > 0 && (!whole || wanted) {
+                    // SAFETY: a slot that was folded `depth` steps ago.
+                    unsafe {
+                        run.recv(
+                            peer,
+                            contributions,
+                            slot(step, peer),
+                            own,
+                            key(step, gathers),
+                        )
+                    };
                 }
                 let (start, len) = span(step, peer);
-                if len > 0 {
+                if len > 0 && gets_result(rank) {
+                    let to = op.recv.wrapping_add(start);
+                    // SAFETY: the span lies in what the caller promised at `recv`; nothing else is written
+                    // there. In place it is this rank's contribution, too, but the peer's result comes
+                    // after the peer has got that.
+                    unsafe { run.recv(peer, results, to, len, key(step, returns)) };
+                }
+            }
+            for peer in others(run) {
+                let (start, len) = span(step, peer);
+                if len > 0 && (!whole || op.kind == OpKind::AllReduce || peer == root) {
                     let from = op.send.wrapping_add(start);
                     // SAFETY: the span lies in what the caller promised at `send`. In place it is written
-                    // only with the peer's result, which comes after the peer has got this.
-                    unsafe { run.send(peer, contributions, from, len, key(step, 0)) };
+                    // with the peer's result, as above, or after this send is done.
+                    unsafe { run.send(peer, contributions, from, len, key(step, sends)) };
                 }
             }
         };
-        begin(self, 0);
+        let mut begun = 0;
         for step in 0..steps {
-            if step + 1 < steps {
-                begin(self, step + 1);
+            while begun < steps.min(step + depth) {
+                begin(self, begun);
+                begun += 1;
             }
-            self.wait_for_key(key(step, 0))?;
-            if step >= 2 {
-                self.wait_for_key(key(step - 2, 1))?;
+            self.wait_for_key(key(step, gathers))?;
+            if whole {
+                self.wait_for_key(key(step, sends))?;
+            }
+            if step >= depth {
+                self.wait_for_key(key(step - depth, returns))?;
             }
             let (start, len) = span(step, rank);
-            let wanted = scatters || op.kind == OpKind::AllReduce || rank == root;
+            if len == 0 || whole && !wanted {
+                continue;
+            }
             let result = match wanted {
                 true if scatters => op.recv.wrapping_add(start - rank * bytes),
                 true => op.recv.wrapping_add(start),
                 false => slot(step, ranks),
             };
-            if len > 0 {
-                let sources = Sources::new(ranks, |peer| match peer == rank {
-                    true => op.send.wrapping_add(start),
-                    false => slot(step, peer),
-                });
-                let to = Target::one(result, false);
-                // SAFETY: all others' pieces have come; the caller promised the own one at `send`, which in
-                // place is where the result goes, and room for the result.
-                unsafe { reducer.fold(to, &sources, len) };
-            }
-            if scatters {
-                continue;
-            }
-            for peer in others(self) {
-                if len > 0 && (op.kind == OpKind::AllReduce || peer == root) {
-                    // SAFETY: the result stays: in the caller's memory, or until the step after the next.
-                    unsafe { self.send(peer, results, result, len, key(step, 1)) };
-                }
-                let (start, len) = span(step, peer);
-                if len > 0 && wanted {
-                    let to = op.recv.wrapping_add(start);
-                    // SAFETY: the span lies in what the caller promised at `recv`; nothing else is written
-                    // there.
-                    unsafe { self.recv(peer, results, to, len, key(step, 1)) };
-                }
+            let sources = Sources::new(ranks, |peer| match peer == rank {
+                true => op.send.wrapping_add(start),
+                false => slot(step, peer),
+            });
+            let to = Target::one(result, false);
+            // SAFETY: all others' pieces have come; the caller promised the own one at `send`, which in
+            // place is where the result goes, and room for the result.
+            unsafe { reducer.fold(to, &sources, len) };
+            for peer in others(self).filter(|peer| gets_result(*peer)) {
+                // SAFETY: the result stays: in the caller's memory, or until the slot is used again.
+                unsafe { self.send(peer, results, result, len, key(step, returns)) };
             }
         }
         self.wait_for_all()

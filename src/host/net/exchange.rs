@@ -8,8 +8,10 @@ use crate::host::check::{Fingerprint, mismatch};
 
 /// What all ranks' small data may come to.
 const GATHERED: usize = 64 << 10;
-/// The most that one rank's may be.
+/// The most that one rank's may be: every rank sends it to every other, which of large data is more than has
+/// to be moved. Of two ranks it is not.
 const INLINE: usize = 16 << 10;
+const INLINE_OF_TWO: usize = 64 << 10;
 /// Up to so many ranks each sends to each; above, what was gathered is passed on in ever larger steps.
 const DIRECT: usize = 8;
 
@@ -43,7 +45,10 @@ impl Table {
 
     /// The most that a rank's data may be to travel with its header.
     pub(in crate::host) fn inline(&self) -> usize {
-        (GATHERED / self.ranks).min(INLINE) / 8 * 8
+        match self.ranks {
+            2 => INLINE_OF_TWO,
+            ranks => (GATHERED / ranks).min(INLINE) / 8 * 8,
+        }
     }
 
     pub(in crate::host) fn stride(&self) -> usize {

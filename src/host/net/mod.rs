@@ -26,7 +26,7 @@ use crate::error::{Code, Error, Result};
 use crate::ops::lock;
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use exchange::Table;
-use run::{Area, Run};
+use run::{Area, Crowd, Run};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -66,9 +66,11 @@ pub(crate) trait Transport: Send {
         bytes: usize,
     ) -> std::result::Result<Option<Ticket>, String>;
 
-    /// Begins to see to it that what was sent to a rank gets there even if this rank makes no call for
-    /// a long time; `None`: that is so already.
-    fn flush(&mut self, to: usize) -> std::result::Result<Option<Ticket>, String>;
+    /// Whether all that was sent gets to the others even if this rank makes no call for a long time. If not,
+    /// `progress` has to be called until it does.
+    fn has_left(&mut self) -> bool {
+        true
+    }
 
     /// Moves on what it can; whether it moved something.
     fn progress(&mut self) -> bool;
@@ -132,6 +134,8 @@ pub(in crate::host) struct State {
     /// Messages that this rank has sent and received, by the other rank.
     sent: Vec<u64>,
     received: Vec<u64>,
+    /// Whether others want this rank's core.
+    crowd: Crowd,
 }
 
 /// See [`State`]. The first that failed is kept.
@@ -143,6 +147,17 @@ struct Letters {
 }
 
 impl State {
+    /// Moves on what can be moved between operations; whether all has left that this rank has sent.
+    fn serve(&mut self) -> bool {
+        for _ in 0..MOVES {
+            if !self.transport.progress() {
+                break;
+            }
+        }
+        self.sort_letters();
+        self.transport.has_left()
+    }
+
     /// Looks which letters have left.
     fn sort_letters(&mut self) {
         let State {
@@ -186,12 +201,17 @@ pub(in crate::host) struct Shared {
     failure: Mutex<Option<Error>>,
 }
 
-/// Between two looks at a transport that nobody else uses, soon and long after an operation.
+/// Between two looks at a transport, soon and long after an operation, and while there is one.
 const SOON: Duration = Duration::from_millis(1);
 const LATE: Duration = Duration::from_millis(50);
+const BUSY: Duration = Duration::from_millis(2);
+/// Calls of progress at one look, while there is something to do.
+const MOVES: usize = 32;
 
 /// Serves the transport while no operation does: other ranks may need an answer of its library's, to
-/// connect for example, when this one has all that it waited for.
+/// connect for example, when this one has all that it waited for. An operation is over here when all that
+/// this rank sends is with the library; what is left of it there goes on its way from here, as to wait for
+/// that would cost every operation a round trip.
 fn serve(shared: &Shared) {
     let (mut seen, mut since) = (0, Instant::now());
     while !shared.leaves.load(Ordering::Acquire) {
@@ -199,14 +219,15 @@ fn serve(shared: &Shared) {
         if operations != seen {
             (seen, since) = (operations, Instant::now());
         }
-        // In this order: an operation that fails gives the transport up before it leaves the state.
-        if let Ok(mut state) = shared.state.try_lock()
-            && !shared.ended.load(Ordering::Acquire)
-        {
-            state.transport.progress();
-            state.sort_letters();
+        let mut pause = BUSY;
+        if let Ok(mut state) = shared.state.try_lock() {
+            // In this order: an operation that fails gives the transport up before it leaves the state.
+            if !shared.ended.load(Ordering::Acquire) && !state.serve() {
+                since = Instant::now();
+            }
+            pause = (since.elapsed() / 8).clamp(SOON, LATE);
         }
-        std::thread::park_timeout((since.elapsed() / 8).clamp(SOON, LATE));
+        std::thread::park_timeout(pause);
     }
 }
 
@@ -232,6 +253,7 @@ impl NetEngine {
                 letters: Letters::default(),
                 sent: vec![0; ranks],
                 received: vec![0; ranks],
+                crowd: Crowd::default(),
             }),
             operations: AtomicU64::new(0),
             leaves: AtomicBool::new(false),

@@ -8,16 +8,20 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a wait looks before it sleeps, if every rank can have a core of its own and if not. Whoever
-/// sleeps is woken at once, also on a busy machine; whoever looks loses its turn there.
+/// How long a wait looks before it sleeps, if every rank can have a core of its own and if not.
 const SPIN: Duration = Duration::from_micros(200);
 const YIELD: Duration = Duration::from_micros(20);
+/// Whoever has the core for so long after this rank gave way is no rank that looks for its messages, too.
+const GONE: Duration = Duration::from_micros(50);
+/// How long waits then sleep at once, at first and at most.
+const CROWDED: Duration = Duration::from_millis(20);
+const LONG_CROWDED: Duration = Duration::from_millis(320);
+/// So many calls of progress in a row that move something, and the policy is asked.
+const MOVES: u32 = 64;
 /// Nothing moves any more if nothing has come for so long.
 const QUIET: Duration = Duration::from_millis(10);
 /// How often the policy is asked.
 const SLICE: Duration = Duration::from_millis(1);
-/// The key of flushes.
-const FLUSH: u64 = u64::MAX;
 /// Letters that may be on their way.
 const MOST_LETTERS: usize = 64;
 /// Whoever closes a connection is given this long to be named by the control channel, which knows more.
@@ -63,6 +67,33 @@ impl Area {
     }
 }
 
+/// Whether others want the cores on which this rank looks for messages. Whoever looks uses up its share of a
+/// core, and then stands in line where a sleeper would be woken at once.
+#[derive(Default)]
+pub(super) struct Crowd {
+    until: Option<Instant>,
+    length: Duration,
+}
+
+impl Crowd {
+    pub(super) fn is_there(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
+    /// This rank gave way at `then` and has the core again at `now`.
+    pub(super) fn gave_way(&mut self, then: Instant, now: Instant) {
+        if now - then < GONE {
+            return;
+        }
+        let again = self.until.is_some_and(|end| now < end + 2 * self.length);
+        self.length = match again {
+            true => (2 * self.length).min(LONG_CROWDED),
+            false => CROWDED,
+        };
+        self.until = Some(now + self.length);
+    }
+}
+
 /// One request that is not known to be done.
 struct Pending {
     ticket: Ticket,
@@ -87,8 +118,8 @@ pub(in crate::host) struct Run<'a> {
     pending: Vec<Pending>,
     /// By the number of the request.
     done: Vec<bool>,
-    /// The ranks to which something was sent.
-    to_flush: Vec<bool>,
+    /// Calls of progress in a row that moved something.
+    moves: u32,
     /// Since when nothing has moved.
     idle: Option<Instant>,
     checked: Option<Instant>,
@@ -113,7 +144,7 @@ impl<'a> Run<'a> {
             others: Vec::new(),
             pending: Vec::new(),
             done: Vec::new(),
-            to_flush: vec![false; engine.ranks],
+            moves: 0,
             idle: None,
             checked: None,
             broken: None,
@@ -163,7 +194,6 @@ impl<'a> Run<'a> {
     ) -> usize {
         let tag = self.tag(topic, self.engine.rank, number);
         let to = self.group.members[to];
-        self.to_flush[to] = true;
         // SAFETY: handed down from the caller; `give_up` ends what is not done.
         let begun = unsafe { self.state.transport.send(to, tag, from, bytes) };
         self.note(begun, to, key, false)
@@ -221,7 +251,8 @@ impl<'a> Run<'a> {
         self.done[id]
     }
 
-    /// Moves on what can be moved; whether a request has come to its end.
+    /// Moves on what can be moved; whether something did move. Where data moves all the time it says no now
+    /// and then, so that whoever waits does not forget to pause.
     pub(in crate::host) fn progress(&mut self) -> bool {
         let moved = self.state.transport.progress();
         self.state.sort_letters();
@@ -241,16 +272,16 @@ impl<'a> Run<'a> {
                     self.done[pending.id] = true;
                     ended = true;
                 }
-                // The operation is over, and its peer has ended the connection: so it has what it needed,
-                // or the next operation finds it dead.
-                Err(_) if pending.key == FLUSH => {}
                 Err(text) => self.breaks(pending.peer, text),
             }
         }
-        if moved || ended {
-            self.idle = None;
+        if !moved && !ended {
+            self.moves = 0;
+            return false;
         }
-        ended
+        self.idle = None;
+        self.moves += 1;
+        !self.moves.is_multiple_of(MOVES)
     }
 
     /// Waits until no request with this key is left.
@@ -314,17 +345,18 @@ impl<'a> Run<'a> {
             {
                 self.breaks(peer, text);
             }
-            // What the dead and those who left have sent may still be on its way, and nobody is missed at
-            // the end of an operation that has all that it needs.
-            let flushes = self.others.is_empty() && self.pending.iter().all(|p| p.key == FLUSH);
-            let missed = self.broken.is_some() || now - start >= QUIET && !flushes;
+            // What the dead and those who left have sent may still be on its way.
+            let missed = self.broken.is_some() || now - start >= QUIET;
             let waiting_for = || match missed {
                 true => self.waiting_for(),
                 false => Vec::new(),
             };
             let mut checked = self.policy.check(&waiting_for);
-            if flushes && checked.as_ref().is_err_and(|e| e.code() == Code::Timeout) {
-                // With the names of those who take nothing.
+            let late = checked.as_ref().is_err_and(|e| e.code() == Code::Timeout);
+            if late && (0..self.engine.ranks).any(|rank| self.state.transport.lost(rank).is_some())
+            {
+                // What moved may be the end of a connection to a rank whose deadline was just before this
+                // one's: those for whom both have waited are named.
                 checked = self.policy.check(&|| self.waiting_for()).and(checked);
             }
             if let Err(error) = checked {
@@ -337,11 +369,15 @@ impl<'a> Run<'a> {
                 return Err(self.fatal(Error::new(Code::RemoteError, text)));
             }
         }
-        let waited = now - start;
-        match self.engine.spins {
-            true if waited < SPIN => std::hint::spin_loop(),
-            false if waited < YIELD => futex::yield_now(),
-            _ => self.state.transport.sleep(SLICE),
+        let limit = match self.engine.spins {
+            true => SPIN,
+            false => YIELD,
+        };
+        if now - start < limit && !self.state.crowd.is_there(now) {
+            futex::yield_now();
+            self.state.crowd.gave_way(now, Instant::now());
+        } else {
+            self.state.transport.sleep(SLICE);
         }
         Ok(())
     }
@@ -390,8 +426,6 @@ impl<'a> Run<'a> {
             let Pending { ticket, peer, .. } = self.pending.swap_remove(at);
             self.done[id] = true;
             self.state.letters.under_way.push((ticket, peer, area));
-            // It may wait for its receiver.
-            self.to_flush[peer] = false;
         }
         Ok(())
     }
@@ -403,19 +437,11 @@ impl<'a> Run<'a> {
         start
     }
 
-    /// The end of an operation: what was sent leaves this rank, whatever it does next.
+    /// The end of an operation.
     pub(in crate::host) fn finish(mut self, result: Result<()>) -> Result<()> {
         if self.engine.check_failure().is_err() {
             self.give_up();
             return result;
-        }
-        for peer in 0..self.engine.ranks {
-            if std::mem::take(&mut self.to_flush[peer]) {
-                // A peer that can't be reached any more needs nothing.
-                if let Ok(begun) = self.state.transport.flush(peer) {
-                    self.note(Ok(begun), peer, FLUSH, false);
-                }
-            }
         }
         let left = self.wait_for_all();
         result.and(left)

@@ -4,7 +4,9 @@
 use super::ucx::Ucx;
 use super::*;
 use crate::host::kernels::tests::Random;
-use crate::host::tests::{Buffer, Until, World, engine_tests, matrix, op, run, run_with, transfer};
+use crate::host::tests::{
+    Buffer, Until, World, engine_tests, matrix, op, reductions_of_size, run, run_with, transfer,
+};
 use std::collections::{HashMap, VecDeque};
 
 /// A send that was begun.
@@ -106,10 +108,6 @@ impl Transport for InProcess {
         let posted = Posted { to, bytes, ticket };
         wires.posted.entry(key).or_default().push_back(posted);
         Ok(Some(Ticket(ticket)))
-    }
-
-    fn flush(&mut self, _to: usize) -> std::result::Result<Option<Ticket>, String> {
-        Ok(None)
     }
 
     fn progress(&mut self) -> bool {
@@ -234,6 +232,18 @@ fn matrix_of_7_to_17_ranks() {
     for ranks in [7, 8, 9, 17] {
         matrix(world, ranks, &[0, 1, 13, 3001]);
     }
+}
+
+/// Where two ranks go from data that travels with the headers to an exchange of all, and from that to halves,
+/// and reductions whose steps use their memory again.
+#[test]
+fn reductions_at_the_sizes_at_which_their_way_changes() {
+    let world_of_two = world(2);
+    for bytes in [65_528, 65_536, 524_280, 524_288, 2_200_000] {
+        reductions_of_size(&world_of_two, bytes);
+    }
+    reductions_of_size(&world(3), 3_000_000);
+    reductions_of_size(&world(9), 250_000);
 }
 
 #[test]
@@ -374,9 +384,6 @@ fn who_is_gone_is_not_missed_while_data_moves() {
         ) -> std::result::Result<Option<Ticket>, String> {
             Ok(Some(Ticket(0)))
         }
-        fn flush(&mut self, _: usize) -> std::result::Result<Option<Ticket>, String> {
-            Ok(None)
-        }
         fn progress(&mut self) -> bool {
             let moved = self.last.elapsed() > Duration::from_millis(3);
             if moved {
@@ -428,6 +435,31 @@ fn who_is_gone_is_not_missed_while_data_moves() {
     assert_eq!(error.text(), "rank 1 is gone");
 }
 
+/// Ranks that wait for another have their deadlines at about the same time. The first to give up closes its
+/// connections, and the others still name whom they wait for.
+#[test]
+fn a_rank_that_gives_up_first_does_not_hide_whom_the_others_wait_for() {
+    let (world, wires) = with_wires(3);
+    let mut buffer = Buffer::new(100_000);
+    let recv = transfer(OpKind::Recv, 2, &mut buffer);
+    /// At the deadline something moves: the connection to rank 1 ends.
+    struct Closes<'a>(&'a Mutex<Wires>, Instant);
+    impl WaitPolicy for Closes<'_> {
+        fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
+            if Instant::now() < self.1 {
+                return Ok(());
+            }
+            lock(self.0).lost[1] = true;
+            let text = format!("waiting for ranks {:?}", waiting_for());
+            Err(Error::new(Code::Timeout, text))
+        }
+    }
+    // So early that the wait is not quiet yet.
+    let policy = Closes(&wires, Instant::now() + Duration::from_millis(3));
+    let error = run_with(&*world.0[0], &recv, &policy).unwrap_err();
+    assert_eq!(error.text(), "waiting for ranks [2]");
+}
+
 /// Other ranks are served while this one makes no call.
 #[test]
 fn the_transport_is_served_between_operations() {
@@ -452,9 +484,6 @@ fn the_transport_is_served_between_operations() {
             _: *mut u8,
             _: usize,
         ) -> std::result::Result<Option<Ticket>, String> {
-            Ok(None)
-        }
-        fn flush(&mut self, _: usize) -> std::result::Result<Option<Ticket>, String> {
             Ok(None)
         }
         fn progress(&mut self) -> bool {
@@ -488,6 +517,99 @@ fn the_transport_is_served_between_operations() {
     assert_eq!(Arc::strong_count(&count), 1);
 }
 
+/// What an operation has left with the library goes on its way between operations, and does not wait until
+/// looks have become rare.
+#[test]
+fn what_an_operation_left_is_moved_on_until_it_has_gone() {
+    struct Slow {
+        looks: Arc<AtomicU64>,
+        /// Looks until all has left.
+        until: u64,
+    }
+    impl Transport for Slow {
+        fn about(&self) -> String {
+            String::new()
+        }
+        unsafe fn send(
+            &mut self,
+            _: usize,
+            _: u64,
+            _: *const u8,
+            _: usize,
+        ) -> std::result::Result<Option<Ticket>, String> {
+            Ok(None)
+        }
+        unsafe fn recv(
+            &mut self,
+            _: usize,
+            _: u64,
+            _: *mut u8,
+            _: usize,
+        ) -> std::result::Result<Option<Ticket>, String> {
+            Ok(None)
+        }
+        fn progress(&mut self) -> bool {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            false
+        }
+        fn has_left(&mut self) -> bool {
+            self.looks.load(Ordering::Relaxed) >= self.until
+        }
+        fn done(&mut self, _: Ticket) -> Option<std::result::Result<(), String>> {
+            None
+        }
+        fn lost(&self, _: usize) -> Option<String> {
+            None
+        }
+        fn give_up(&mut self, _: &[Ticket]) -> usize {
+            0
+        }
+    }
+    // At the pace of an engine that has nothing to do it would take 10 s.
+    let (looks, until) = (Arc::new(AtomicU64::new(0)), 200);
+    let transport = Slow {
+        looks: Arc::clone(&looks),
+        until,
+    };
+    let start = Instant::now();
+    let engine = NetEngine::new(Box::new(transport), 0, 2, false).unwrap();
+    while looks.load(Ordering::Relaxed) < until {
+        assert!(start.elapsed() < Duration::from_secs(5), "it is not served");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Then looks become rare.
+    std::thread::sleep(Duration::from_millis(600));
+    let before = looks.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(looks.load(Ordering::Relaxed) - before < 20);
+    drop(engine);
+}
+
+/// Waits sleep at once for a while after another process has had the core, for longer if that comes back, and
+/// for the short while again if it was gone long enough.
+#[test]
+fn a_crowd_is_remembered_for_a_while() {
+    let start = Instant::now();
+    let at = |millis| start + Duration::from_millis(millis);
+    let mut crowd = Crowd::default();
+    assert!(!crowd.is_there(at(0)));
+    crowd.gave_way(at(0), at(0) + Duration::from_micros(10));
+    assert!(!crowd.is_there(at(0)), "another rank of this machine");
+    crowd.gave_way(at(0), at(3));
+    assert!(crowd.is_there(at(22)) && !crowd.is_there(at(24)));
+    crowd.gave_way(at(24), at(30));
+    assert!(crowd.is_there(at(69)) && !crowd.is_there(at(71)));
+    for again in 0..10 {
+        let now = at(80 + 40 * again);
+        crowd.gave_way(now, now + Duration::from_millis(1));
+    }
+    let last = at(81 + 360);
+    assert!(crowd.is_there(last + Duration::from_millis(319)));
+    assert!(!crowd.is_there(last + Duration::from_millis(321)));
+    crowd.gave_way(at(20_000), at(20_003));
+    assert!(crowd.is_there(at(20_022)) && !crowd.is_there(at(20_024)));
+}
+
 /// Ranks of this process over UCX.
 /// The engines of ranks of this process over UCX.
 pub(in crate::host) fn over_ucx(ranks: u32) -> Vec<NetEngine> {
@@ -517,6 +639,61 @@ pub(in crate::host) fn has_ucx() -> bool {
     found.is_ok()
 }
 
+/// In its environment a child finds what it is to see.
+const CHILD: &str = "FLAGOSCOMM_TEST_SEGMENTS";
+
+/// Over TCP a piece of a collective goes out at once, whether or not its receiver is there, unless the
+/// environment has sizes of its own.
+#[test]
+fn pieces_go_out_at_once_over_tcp() {
+    if !has_ucx() {
+        return;
+    }
+    for (sizes, seen) in [(None, "large"), (Some("16k"), "given")] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child
+            .args(["--exact", "host::net::tests::child_with_segments"])
+            .env("UCX_TLS", "tcp,self")
+            .env_remove("UCX_TCP_RX_SEG_SIZE")
+            .env_remove("UCX_TCP_TX_SEG_SIZE")
+            .env(CHILD, seen)
+            .envs(sizes.map(|size| ("UCX_TCP_TX_SEG_SIZE", size)));
+        let out = child.output().unwrap();
+        let err = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{seen}: {out:?}");
+        assert!(!err.contains("invalid configuration"), "{seen}: {err}");
+    }
+}
+
+#[test]
+fn child_with_segments() {
+    let Ok(seen) = std::env::var(CHILD) else {
+        return;
+    };
+    let api = crate::load::process_ucx().unwrap();
+    let large = api.has_own_configuration(2);
+    assert_eq!(large, seen == "large");
+    if !large {
+        return;
+    }
+    let (mut sender, to_sender) = Ucx::new(api, 2).unwrap();
+    let (mut receiver, to_receiver) = Ucx::new(api, 2).unwrap();
+    let addresses = [to_sender.as_slice(), to_receiver.as_slice()];
+    sender.connect(0, &addresses).unwrap();
+    receiver.connect(1, &addresses).unwrap();
+    let piece = vec![7u8; 192 << 10];
+    // SAFETY: the piece lives until the transport is gone.
+    let mut sent = unsafe { sender.send(1, 1, piece.as_ptr(), piece.len()) }.unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while let Some(ticket) = sent {
+        assert!(Instant::now() < until, "it waits for a receiver");
+        sender.progress();
+        receiver.progress();
+        sent = sender.done(ticket).is_none().then_some(ticket);
+    }
+    drop(sender);
+}
+
 /// The numbers again, over UCX as it is here.
 #[test]
 fn matrix_over_ucx() {
@@ -524,6 +701,9 @@ fn matrix_over_ucx() {
         matrix(ucx_world, 2, &[0, 1, 13, 3001, 70_001]);
         matrix(ucx_world, 3, &[0, 7, 5000]);
         matrix(ucx_world, 9, &[1, 100]);
+        for (ranks, bytes) in [(2, 2_200_000), (3, 1_200_000)] {
+            reductions_of_size(&ucx_world(ranks), bytes);
+        }
     }
 }
 

@@ -4,11 +4,12 @@
 //! was posted to receive from the dead does not end by that; the run that waits asks [`Transport::lost`].
 
 use super::{Ticket, Transport};
+use crate::config;
 use crate::error::{Error, Result};
 use crate::load::open::{Accepted, Lib, Refusal};
 use crate::load::symbols::{Declaration, Layout, Resolver};
 use crate::sys::net::{PollEntry, poll};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null, null_mut};
@@ -30,6 +31,17 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 3] = [
     ("UCX_LOG_FILE", "stderr"),
     ("UCX_WARN_UNUSED_ENV_VARS", "n"),
 ];
+
+/// What UCX sends over TCP at once, for few and for many ranks, each of which has a buffer as large. With its
+/// own choice, 8 KiB, a piece of a collective is many messages or waits for its receiver first.
+const SEGMENT: usize = 260 << 10;
+const SMALL_SEGMENT: usize = 68 << 10;
+/// What the segments of all ranks may come to.
+const SEGMENTS: usize = 8 << 20;
+/// The names of their sizes in the environment, which counts more. Up to [`PLAIN_NAMES`] a configuration
+/// knows them without the transport's.
+const SEGMENT_SIZES: [&str; 2] = ["TX_SEG_SIZE", "RX_SEG_SIZE"];
+const PLAIN_NAMES: c_uint = 16;
 
 /// The version of the interface that we use; later libraries serve it.
 const API: (c_uint, c_uint) = (1, 11);
@@ -53,8 +65,6 @@ const LAST_ERROR: isize = -100;
 
 /// How long the end of a transport waits for what is under way.
 const END: Duration = Duration::from_millis(500);
-/// Calls of progress at one go, while there is something to do.
-const MOVES: usize = 32;
 
 /// `ucp_params_t`, and room for what later versions add.
 #[repr(C)]
@@ -119,6 +129,8 @@ macro_rules! functions {
             $($field: unsafe extern "C" fn($($arg),*) -> $ret,)*
             /// As `1.13.1`.
             pub(crate) version: String,
+            /// The second number of it.
+            minor: c_uint,
             pub(crate) path: PathBuf,
         }
 
@@ -136,6 +148,7 @@ macro_rules! functions {
                         }
                     },)*
                     version: String::new(),
+                    minor: 0,
                     path: path.to_path_buf(),
                 })
             }
@@ -155,6 +168,9 @@ macro_rules! functions {
 
 functions! {
     get_version "ucp_get_version" (*mut c_uint, *mut c_uint, *mut c_uint) -> ();
+    config_read "ucp_config_read" (*const c_char, *const c_char, *mut *mut c_void) -> i8;
+    config_modify "ucp_config_modify" (*mut c_void, *const c_char, *const c_char) -> i8;
+    config_release "ucp_config_release" (*mut c_void) -> ();
     init "ucp_init_version" (c_uint, c_uint, *const c_void, *const c_void, *mut *mut c_void) -> i8;
     cleanup "ucp_cleanup" (*mut c_void) -> ();
     worker_create "ucp_worker_create" (*mut c_void, *const c_void, *mut *mut c_void) -> i8;
@@ -249,6 +265,7 @@ impl Api {
         // SAFETY: the function writes three numbers.
         unsafe { (api.get_version)(major, minor, release) };
         api.version = version.map(|n| n.to_string()).join(".");
+        api.minor = version[1];
         if (version[0], version[1]) < API || version[0] != API.0 {
             return Err(Refusal {
                 reason: format!(
@@ -290,6 +307,39 @@ impl Api {
         )
     }
 
+    /// The environment's configuration with our sizes of segments; NULL, which means the environment's, if that
+    /// is all there is.
+    fn configuration(&self, ranks: usize) -> *mut c_void {
+        let set = |name| config::foreign_as_is(&format!("UCX_TCP_{name}")).is_some();
+        let mut settings = null_mut();
+        if SEGMENT_SIZES.into_iter().any(set)
+            // SAFETY: without a prefix and a file it reads the environment; the place is written on success.
+            || unsafe { (self.config_read)(null(), null(), &mut settings) } != 0
+        {
+            return null_mut();
+        }
+        let value = CString::new(segment(ranks).to_string()).unwrap_or_default();
+        for name in SEGMENT_SIZES {
+            let transport = if self.minor > PLAIN_NAMES { "TCP_" } else { "" };
+            let name = CString::new(format!("{transport}{name}")).unwrap_or_default();
+            // SAFETY: a configuration that was just made, and two strings. What can't be set stays as it is.
+            unsafe { (self.config_modify)(settings, name.as_ptr(), value.as_ptr()) };
+        }
+        settings
+    }
+
+    /// Whether it is our sizes that a worker gets.
+    #[cfg(test)]
+    pub(super) fn has_own_configuration(&self, ranks: usize) -> bool {
+        let settings = self.configuration(ranks);
+        let own = !settings.is_null();
+        if own {
+            // SAFETY: just made.
+            unsafe { (self.config_release)(settings) };
+        }
+        own
+    }
+
     /// What a call that begins something has answered: a request, nothing, or an error.
     fn begun(&self, answer: *mut c_void) -> std::result::Result<Option<Ticket>, String> {
         match answer.addr() {
@@ -300,6 +350,11 @@ impl Api {
             _ => Ok(Some(Ticket(answer.expose_provenance()))),
         }
     }
+}
+
+/// What is sent over TCP at once.
+fn segment(ranks: usize) -> usize {
+    (SEGMENTS / ranks).clamp(SMALL_SEGMENT, SEGMENT)
 }
 
 fn request(ticket: Ticket) -> *mut c_void {
@@ -324,6 +379,10 @@ pub(crate) struct Ucx {
     endpoints: Vec<*mut c_void>,
     /// What the callback has told, by rank; 0: nothing.
     lost: Box<[AtomicI8]>,
+    /// The ranks to which something was sent since the last flush.
+    sent: Vec<bool>,
+    /// Flushes that are under way.
+    flushes: Vec<Ticket>,
 }
 
 // SAFETY: the worker is made for calls from any thread, one at a time, which `&mut self` sees to; the
@@ -349,11 +408,18 @@ impl Ucx {
             events: -1,
             endpoints: vec![null_mut(); ranks],
             lost: (0..ranks).map(|_| AtomicI8::new(0)).collect(),
+            sent: vec![false; ranks],
+            flushes: Vec::new(),
         };
         let params = (&raw const params).cast();
+        let config = api.configuration(ranks);
         // SAFETY: the struct is UCX's, of which it reads what the mask names; a NULL configuration means
         // the environment's.
-        let status = unsafe { (api.init)(API.0, API.1, params, null(), &mut ucx.context) };
+        let status = unsafe { (api.init)(API.0, API.1, params, config, &mut ucx.context) };
+        if !config.is_null() {
+            // SAFETY: made above, and what is needed of it was copied.
+            unsafe { (api.config_release)(config) };
+        }
         if status != 0 {
             ucx.context = null_mut();
             return Err(api.failed("ucp_init", status));
@@ -422,7 +488,7 @@ impl Ucx {
     /// are done, for some time; how many are not.
     fn close(&mut self, force: bool, tickets: &[Ticket]) -> usize {
         let mut left: Vec<Ticket> = tickets.to_vec();
-        let mut closing = Vec::new();
+        let mut closing = std::mem::take(&mut self.flushes);
         for (endpoint, lost) in self.endpoints.iter_mut().zip(&self.lost) {
             let endpoint = std::mem::replace(endpoint, null_mut());
             if endpoint.is_null() {
@@ -467,6 +533,7 @@ impl Transport for Ucx {
         if endpoint.is_null() {
             return Err(String::from("it is closed"));
         }
+        self.sent[to] = true;
         let param = (&raw const PLAIN).cast();
         // SAFETY: an open endpoint; the bytes are the caller's promise.
         let answer = unsafe { (self.api.tag_send)(endpoint, from.cast(), bytes, tag, param) };
@@ -487,27 +554,27 @@ impl Transport for Ucx {
         self.api.begun(answer)
     }
 
-    fn flush(&mut self, to: usize) -> std::result::Result<Option<Ticket>, String> {
-        let endpoint = self.endpoints[to];
-        if endpoint.is_null() {
-            return Err(String::from("it is closed"));
+    fn has_left(&mut self) -> bool {
+        let mut flushes = std::mem::take(&mut self.flushes);
+        if flushes.is_empty() {
+            for (endpoint, sent) in self.endpoints.iter().zip(&mut self.sent) {
+                if !std::mem::take(sent) || endpoint.is_null() {
+                    continue;
+                }
+                // SAFETY: an open endpoint.
+                let answer = unsafe { (self.api.ep_flush)(*endpoint, (&raw const PLAIN).cast()) };
+                // Who can't be reached any more needs nothing.
+                flushes.extend(self.api.begun(answer).ok().flatten());
+            }
         }
-        let param = (&raw const PLAIN).cast();
-        // SAFETY: an open endpoint.
-        let answer = unsafe { (self.api.ep_flush)(endpoint, param) };
-        self.api.begun(answer)
+        flushes.retain(|ticket| self.done(*ticket).is_none());
+        self.flushes = flushes;
+        self.flushes.is_empty() && !self.sent.contains(&true)
     }
 
     fn progress(&mut self) -> bool {
-        let mut moved = false;
-        for _ in 0..MOVES {
-            // SAFETY: the worker is open, and `&mut self` says that nobody else is in it.
-            if unsafe { (self.api.progress)(self.worker) } == 0 {
-                break;
-            }
-            moved = true;
-        }
-        moved
+        // SAFETY: the worker is open, and `&mut self` says that nobody else is in it.
+        unsafe { (self.api.progress)(self.worker) != 0 }
     }
 
     fn sleep(&mut self, limit: Duration) {

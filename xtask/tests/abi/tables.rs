@@ -59,7 +59,7 @@ pub const HEADERS: &[Row] = &[
     other("cnrt", "cnrt.h", 24),
     other("tx", "tx.h", 20),
     other("tang", "tang.h", 26),
-    other("ucx", UCX, 19),
+    other("ucx", UCX, 22),
 ];
 
 /// The header of UCX, which is the system's own.
