@@ -22,6 +22,10 @@ const MOST_LETTERS: usize = 64;
 /// Whoever closes a connection is given this long to be named by the control channel, which knows more.
 const CAUSE: Duration = Duration::from_millis(150);
 
+/// Where the topic begins in a tag, and how many bits of it are ever set.
+const TOPIC_SHIFT: u32 = 60;
+const TOPIC_BITS: u32 = 3;
+
 /// What a message is about: the top bits of its tag.
 #[derive(Clone, Copy)]
 pub(super) enum Topic {
@@ -35,6 +39,17 @@ pub(super) enum Topic {
     Answer = 4,
     /// The data of a large one.
     Payload = 5,
+}
+
+/// A tag for a library whose tags have so many bits, at least 15, and which tells senders apart by itself. What is
+/// left out of the number matters only for what is under way at once between two ranks: collectives, their
+/// streams and the headers of messages are sent in the order in which they are received, and answers and
+/// payloads come only after they were asked for, so that whoever receives sees two that would be taken for one
+/// another.
+pub(super) fn narrow_tag(tag: u64, bits: u32) -> i32 {
+    let low = bits.min(31) - TOPIC_BITS;
+    let (topic, number) = (tag >> TOPIC_SHIFT, tag & ((1 << low) - 1));
+    ((topic << low) | number) as i32
 }
 
 /// Memory of our own through which messages pass. Only raw pointers go to it.
@@ -115,7 +130,7 @@ impl<'a> Run<'a> {
     }
 
     fn tag(topic: Topic, from: usize, number: u64) -> u64 {
-        ((topic as u64) << 60) | ((from as u64) << 48) | (number & ((1 << 48) - 1))
+        ((topic as u64) << TOPIC_SHIFT) | ((from as u64) << 48) | (number & ((1 << 48) - 1))
     }
 
     /// Begins to send; the request's number.
