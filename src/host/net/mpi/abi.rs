@@ -289,6 +289,18 @@ impl Api {
         })
     }
 
+    /// An MPI of these functions.
+    #[cfg(test)]
+    pub(super) fn of_parts(plain: Plain, handles: Handles) -> Api {
+        Api {
+            kind: Kind::Standard,
+            plain,
+            handles,
+            version: String::from("an MPI of tests"),
+            path: PathBuf::from("/tests/libmpi.so"),
+        }
+    }
+
     fn resolve(kind: Kind, resolver: &mut Resolver<'_>, path: &Path) -> Option<Api> {
         // All of it, so that all that is missing is said.
         let plain = Plain::resolve(resolver);

@@ -89,6 +89,8 @@ fn shared() -> &'static Shared {
     })
 }
 
+/// Why no communicator can begin to use MPI any more.
+const OVER: &str = "MPI was finalised in this process, and can't be used after that";
 /// What a call says once MPI is finalised.
 pub(super) const FINALISED: &str =
     "the program has finalised MPI, over which this communicator still ran";
@@ -101,10 +103,13 @@ pub(crate) fn unusable(api: &Api) -> Option<String> {
     if api.is_up() {
         return api.too_few_threads();
     }
+    unusable_untouched(api)
+}
+
+/// As [`unusable`], where MPI is not up and was not brought up here.
+fn unusable_untouched(api: &Api) -> Option<String> {
     if api.is_over() {
-        return Some(String::from(
-            "MPI was finalised in this process, and can't be used after that",
-        ));
+        return Some(String::from(OVER));
     }
     launcher().is_none().then(|| {
         format!(
@@ -158,20 +163,21 @@ impl Use {
                 State::Untouched | State::Up => break,
             }
         }
+        let hooked = std::mem::replace(&mut life.hooked, true);
+        life.users += 1;
+        drop(life);
+        // From here on its end is the end of MPI, if that was initialised here.
+        let up = Use { shared };
         if shared.closed.load(Ordering::Acquire) || !api.is_up() {
-            return Err(Error::not_supported(
-                "MPI was finalised in this process, and can't be used after that",
-            ));
+            return Err(Error::not_supported(OVER));
         }
         if let Some(why) = api.too_few_threads() {
             return Err(Error::not_supported(why));
         }
-        if !life.hooked {
+        if !hooked {
             hook(api)?;
-            life.hooked = true;
         }
-        life.users += 1;
-        Ok(Use { shared })
+        Ok(up)
     }
 
     /// Leave to call MPI now; `None`: the program has finalised it.
@@ -184,17 +190,6 @@ impl Use {
     /// The communicator has not ended in order.
     pub(super) fn has_failed(&self) {
         self.shared.lock().failed = true;
-    }
-}
-
-/// As [`unusable`], for whoever holds the lock of what nobody has touched.
-fn unusable_untouched(api: &Api) -> Option<String> {
-    match (api.is_over(), launcher()) {
-        (true, _) => Some(String::from(
-            "MPI was finalised in this process, and can't be used after that",
-        )),
-        (false, None) => Some(String::from("no MPI launcher has started this process")),
-        (false, Some(_)) => None,
     }
 }
 

@@ -11,6 +11,8 @@ mod abi;
 #[cfg(test)]
 mod headers;
 mod life;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use abi::{Api, FINGERPRINT, SONAMES, SONAMES_PMI, WHEELS};
 pub(crate) use life::{Use, launcher_is_not_open_mpis, unusable};
