@@ -147,7 +147,9 @@ fn said(
     std::fs::write(&source, program(header, declarations, &names, bytes)).unwrap();
     let own = folder.join("program");
     let built = Command::new("cc")
-        .args(["-std=gnu11", "-w", "-o"])
+        .args(["-std=gnu11", "-w", "-I"])
+        .arg(header.parent().unwrap())
+        .arg("-o")
         .args([&own, &source])
         .output()
         .expect("a C compiler");

@@ -289,6 +289,7 @@ fn a_long_message_goes_in_pieces() {
         assert_eq!((again, begun().len(), begun()[3].count), (ticket, 4, 0));
         finish(3);
         assert_eq!(transport.done(again), Some(Ok(())));
+        assert!(transport.progress());
     }
 }
 
