@@ -311,7 +311,7 @@ impl Findings {
                 }
             }
         }
-        let engine = |key| self.surveyed.iter().find(|one| one.vendor == key);
+        let engine = |key| self.surveyed.iter().find(|one| one.is(key));
         lines.push(match engine("ucx").and_then(Surveyed::used) {
             Some(file) => format!("Between machines the host tier uses UCX: {file}"),
             None => "Ranks on several machines need UCX on the host tier, and it can't be used here: \

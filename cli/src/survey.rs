@@ -219,6 +219,11 @@ impl Surveyed {
         !["ucx", "mpi"].contains(&self.vendor.as_str())
     }
 
+    /// Whether it is what is known by this key.
+    pub fn is(&self, key: &str) -> bool {
+        self.vendor == key
+    }
+
     /// The file of the collective library that would be used.
     pub fn used(&self) -> Option<&str> {
         let found = self.found.as_ref().ok()?;

@@ -12,6 +12,7 @@ import ctypes
 import os
 import shutil
 import signal
+import tempfile
 import threading
 import time
 
@@ -51,11 +52,18 @@ class Mpi:
                        prefix=(*self.launcher, *options, "-n", str(processes or nranks)))
 
     def run(self, nranks, name, *arguments, env=None, processes=None, timeout=60):
-        """All processes of a role, and the launcher must have nothing to say; their lines by rank, and what they wrote to
-        standard error."""
-        one = self.start(nranks, name, *arguments, env=env, processes=processes)
-        one.end(0, timeout)
-        return sorted(one.rest()), one.stderr()
+        """All processes of a role, and neither they nor the launcher have anything to say to standard output; their lines in
+        order, and what was written to standard error."""
+        with tempfile.TemporaryDirectory(prefix="flagos-mpi-") as folder:
+            env = {**(env or {}), "FLAGOSCOMM_TEST_LINES": folder}
+            one = self.start(nranks, name, *arguments, env=env, processes=processes)
+            one.end(0, timeout)
+            check(not one.rest(), self.name)
+            lines = []
+            for file in os.listdir(folder):
+                with open(os.path.join(folder, file), encoding="utf-8") as said:
+                    lines += said.read().splitlines()
+        return sorted(lines), one.stderr()
 
 
 def open_mpi():
@@ -203,7 +211,8 @@ def mpi_is_finalised_by_whoever_has_initialised_it():
         lines, errors = mpi.run(2, "initialised_here", f.unique_id().hex())
         check(len(lines) == 2 and "improperly" not in errors, mpi.name, errors)
         for words in lines:
-            check(words.startswith(f"{f.NOT_SUPPORTED} ") and "finalised it when the last communicator" in words, words)
+            check(words.startswith(f"{f.NOT_SUPPORTED} ") and "finalised it when the last communicator" in words, mpi.name,
+                  lines, errors)
         lines, errors = mpi.run(2, "initialised_by_the_program", f.unique_id().hex())
         check(lines == ["0", "0"], mpi.name, lines, errors)
 
@@ -333,17 +342,20 @@ def mpi_takes_the_place_of_ucx_that_is_missing():
 
 # ---- several at once, large messages, and what is left
 
+PAIRS = 4
+
+
 @role
 def two_at_once(_, nranks, *uniques):
-    """Two communicators, begun in another order on each rank, and then used at once by two threads."""
+    """Pairs of communicators, begun in another order on each rank or at once, and then used at once by two threads."""
     rank = own_rank(nranks)
-    uniques = [uniques[0], bytes.fromhex(uniques[1])]
+    uniques = [uniques[0], *map(bytes.fromhex, uniques[1:])]
     failed = []
 
-    def body(which):
+    def body(which, pair):
         try:
-            time.sleep(0.05 * ((which + rank) % 2))
-            comm = f.init(nranks, uniques[which], rank)
+            time.sleep(0.02 * ((which + rank) % 2) * (pair % 2))
+            comm = f.init(nranks, uniques[2 * pair + which], rank)
             for turn in range(40):
                 got = f.all_reduce(comm, [float(which + turn)] * (5000 if turn % 3 else 3))
                 check(set(got) == {float((which + turn) * nranks)}, which, turn)
@@ -351,11 +363,15 @@ def two_at_once(_, nranks, *uniques):
         except Exception as error:  # pylint: disable=broad-except
             failed.append(repr(error))
 
-    threads = [threading.Thread(target=body, args=(which,)) for which in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    # MPI stays as long as this one.
+    stays = f.init(nranks, uniques[-1], rank)
+    for pair in range(len(uniques) // 2):
+        threads = [threading.Thread(target=body, args=(which, pair)) for which in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    f.destroy(stays)
     say(failed or "0")
 
 
@@ -363,7 +379,7 @@ def two_at_once(_, nranks, *uniques):
 def two_communicators_over_mpi_at_once():
     """Their ranks begin with another one each, and they don't take each other's messages."""
     for mpi in every_mpi():
-        lines, errors = mpi.run(2, "two_at_once", f.unique_id().hex())
+        lines, errors = mpi.run(2, "two_at_once", *[f.unique_id().hex() for _ in range(2 * PAIRS)])
         check(lines == ["0", "0"], mpi.name, lines, errors)
 
 
