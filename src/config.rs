@@ -168,9 +168,11 @@ const SINGLE_COPY: Var = Var {
 };
 const HOST_ENGINE: Var = Var {
     name: "FLAGOSCOMM_HOST_ENGINE",
-    kind: Kind::Word(&["auto", "shm", "ucx"]),
-    default: "auto: shared memory for ranks of one machine, UCX for several",
-    meaning: "What the host tier moves data with. The same on all ranks.",
+    kind: Kind::Word(&["auto", "shm", "ucx", "mpi"]),
+    default: "auto: shared memory for ranks of one machine, for several UCX, or MPI if a rank has no UCX and all \
+              programs have initialised MPI",
+    meaning: "What the host tier moves data with. The same on all ranks. `mpi` needs processes that an MPI launcher \
+              has started, one for each rank.",
 };
 const HOST_HIERARCHY: Var = Var {
     name: "FLAGOSCOMM_HOST_HIERARCHY",
@@ -184,7 +186,8 @@ const ENGINE_PATH: Var = Var {
     name: "FLAGOSCOMM_ENGINE_PATH",
     kind: Kind::Path,
     default: "searched, see discovery.md",
-    meaning: "The library that the host tier uses between machines (UCX: libucp.so.0), used verbatim.",
+    meaning: "The library that the host tier uses between machines, used verbatim: MPI's with \
+              FLAGOSCOMM_HOST_ENGINE=mpi, else UCX's (libucp.so.0).",
 };
 const DLOPEN: Var = Var {
     name: "FLAGOSCOMM_DLOPEN",
@@ -419,6 +422,25 @@ const UCX_TCP_RX_SEG_SIZE: Var = Var {
     default: "unset",
     meaning: "What UCX receives over TCP at once; see UCX_TCP_TX_SEG_SIZE. The same on all ranks.",
 };
+const OMPI_COMM_WORLD_RANK: Var = Var {
+    name: "OMPI_COMM_WORLD_RANK",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "Set by Open MPI's launcher: the host tier may initialise MPI if it is to use it.",
+};
+const PMIX_RANK: Var = Var {
+    name: "PMIX_RANK",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "As OMPI_COMM_WORLD_RANK, set by launchers that speak PMIx.",
+};
+const PMI_RANK: Var = Var {
+    name: "PMI_RANK",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "As OMPI_COMM_WORLD_RANK, set by launchers that speak PMI, as MPICH's does: with it alone, MPICH's libraries are \
+              tried before Open MPI's.",
+};
 
 /// Every variable of others that is read.
 pub(crate) static FOREIGN: &[&Var] = &[
@@ -451,6 +473,9 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &UCX_WARN_UNUSED_ENV_VARS,
     &UCX_TCP_TX_SEG_SIZE,
     &UCX_TCP_RX_SEG_SIZE,
+    &OMPI_COMM_WORLD_RANK,
+    &PMIX_RANK,
+    &PMI_RANK,
 ];
 
 /// Where a communicator's operations run. The numbers are those of the C ABI and the wire.
@@ -511,10 +536,17 @@ pub(crate) enum HostEngine {
     Shm = 1,
     /// UCX, on one machine too.
     Ucx = 2,
+    /// MPI, on one machine too.
+    Mpi = 3,
 }
 
 impl HostEngine {
-    const ALL: [HostEngine; 3] = [HostEngine::Auto, HostEngine::Shm, HostEngine::Ucx];
+    const ALL: [HostEngine; 4] = [
+        HostEngine::Auto,
+        HostEngine::Shm,
+        HostEngine::Ucx,
+        HostEngine::Mpi,
+    ];
 
     /// The name that the variable uses.
     pub(crate) const fn name(self) -> &'static str {
@@ -522,6 +554,7 @@ impl HostEngine {
             HostEngine::Auto => "auto",
             HostEngine::Shm => "shm",
             HostEngine::Ucx => "ucx",
+            HostEngine::Mpi => "mpi",
         }
     }
 

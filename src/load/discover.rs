@@ -35,6 +35,7 @@ impl Env {
         });
         let others = [
             (vendor::FLAGCX.key, OverrideOf::Library),
+            // MPI's has the same name.
             (UCX_KEY, OverrideOf::Engine),
         ];
         for (key, of) in of_vendor.chain(others) {
@@ -57,14 +58,22 @@ impl Env {
         Env { vars }
     }
 
+    /// The same without the path of the host tier's library.
+    pub(crate) fn without_engine_path(mut self) -> Env {
+        self.vars
+            .remove(&config::override_name(UCX_KEY, OverrideOf::Engine));
+        self
+    }
+
     /// The value of a variable that is set.
     pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
         self.vars.get(name).map(OsString::as_os_str)
     }
 }
 
-/// What the library of the host tier's engine is called in reports.
+/// What the libraries of the host tier's engines are called in reports.
 pub(crate) const UCX_KEY: &str = "ucx";
+pub(crate) const MPI_KEY: &str = "mpi";
 
 /// What is known about the process and the machine.
 #[derive(Clone, Debug, Default)]

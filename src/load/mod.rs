@@ -19,9 +19,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::config::{self, OverrideOf};
+use crate::config::{self, HostEngine, OverrideOf};
 use crate::device::Driver;
-use crate::host::net::ucx;
+use crate::host::net::{mpi, ucx};
 use crate::sys::per_process::PerProcess;
 use crate::vendor::Library;
 use crate::vendor::{self, Ccl, Root, Vendor};
@@ -62,6 +62,7 @@ static DECISION: PerProcess<Decision> = PerProcess::new();
 static LIBRARY: PerProcess<(Result<Library>, Vec<Section>)> = PerProcess::new();
 static FLAGCX: PerProcess<(Result<Library>, Vec<Section>)> = PerProcess::new();
 static UCX: PerProcess<(Result<ucx::Api>, Vec<Section>)> = PerProcess::new();
+static MPI: PerProcess<(Result<mpi::Api>, Vec<Section>)> = PerProcess::new();
 
 /// The vendor of this process. The first call decides: it looks at the environment and asks the
 /// driver for devices. The decision, an error too, stays for the process. A forked child decides
@@ -185,20 +186,12 @@ fn open_ucx(sections: &mut Vec<Section>) -> Result<ucx::Api> {
         roots_first: false,
         companions: ucx::COMPANIONS,
     };
-    let there = spec
-        .sonames
-        .iter()
-        .any(|s| open::loaded(s.as_ref()).is_some());
-    if !there {
-        // It reads them when it is loaded.
-        for (name, value) in ucx::ENVIRONMENT {
-            if config::foreign_as_is(name).is_none() {
-                open::set_environment(name, value);
-            }
-        }
-    }
+    prepare_for_ucx();
     let mut section = Section::new("UCX", spec.key);
-    let env = Env::of_process();
+    let mut env = Env::of_process();
+    if config::get().host_engine == HostEngine::Mpi {
+        env = env.without_engine_path();
+    }
     let found = search(
         &env,
         &facts(),
@@ -214,6 +207,107 @@ fn open_ucx(sections: &mut Vec<Section>) -> Result<ucx::Api> {
         }
         None => Err(Error::not_supported(format!(
             "UCX can't be loaded; tried: {}",
+            section.tried()
+        ))),
+    };
+    sections.push(section);
+    result
+}
+
+/// Sets what UCX reads when it is loaded, by itself or by an MPI that needs it.
+fn prepare_for_ucx() {
+    let there = ucx::SONAMES
+        .iter()
+        .any(|s| open::loaded(s.as_ref()).is_some());
+    if there {
+        return;
+    }
+    for (name, value) in ucx::ENVIRONMENT {
+        if config::foreign_as_is(name).is_none() {
+            open::set_environment(name, value);
+        }
+    }
+}
+
+/// MPI, for the host tier. The first call opens it; the result, an error too, stays for the process.
+pub(crate) fn process_mpi() -> Result<&'static mpi::Api> {
+    let (result, _) = MPI.get_or_init(|| {
+        let mut sections = Vec::new();
+        (open_mpi(&mut sections), sections)
+    });
+    result.as_ref().map_err(Error::clone)
+}
+
+/// The name of an MPI that the process has and that is initialised.
+fn initialised_mpi() -> Option<&'static [&'static str]> {
+    let up = |name: &&str| {
+        let lib = open::loaded(name.as_ref())?;
+        let accepted = mpi::Api::accept(&lib).ok()?;
+        accepted.value.is_up().then_some(())
+    };
+    let at = mpi::SONAMES.iter().position(|name| up(name).is_some())?;
+    mpi::SONAMES.get(at..=at)
+}
+
+/// MPI, if the program has initialised it. Opens nothing new.
+pub(crate) fn initialised_process_mpi() -> Option<Result<&'static mpi::Api>> {
+    initialised_mpi().map(|_| process_mpi())
+}
+
+fn open_mpi(sections: &mut Vec<Section>) -> Result<mpi::Api> {
+    if crate::sys::secure::at_secure() {
+        return Err(Error::not_supported(
+            "MPI is not opened in a process that runs with more rights than its caller: MPI believes \
+             paths that the environment names",
+        ));
+    }
+    let mut section = Section::new("MPI", discover::MPI_KEY);
+    let mut env = Env::of_process();
+    if config::get().host_engine != HostEngine::Mpi {
+        env = env.without_engine_path();
+    }
+    let mut spec = Spec {
+        key: discover::MPI_KEY,
+        of: OverrideOf::Engine,
+        sonames: match mpi::launcher_is_not_open_mpis() {
+            true => mpi::SONAMES_PMI,
+            false => mpi::SONAMES,
+        },
+        wheels: mpi::WHEELS,
+        roots: &[],
+        roots_first: false,
+        companions: &[],
+    };
+    if let Some(up) = initialised_mpi() {
+        // A second one would know nothing of the job.
+        if env.get(&config::override_name(spec.key, spec.of)).is_some() {
+            let note = format!(
+                "the program has initialised MPI ({}), which is used whatever {} says",
+                up.concat(),
+                config::override_name(spec.key, spec.of)
+            );
+            log::info!("{note}");
+            section.notes.push(note);
+        }
+        env = env.without_engine_path();
+        spec.sonames = up;
+    }
+    prepare_for_ucx();
+    let found = search(
+        &env,
+        &facts(),
+        &spec,
+        mpi::FINGERPRINT,
+        &mut section,
+        &mut |lib| mpi::Api::accept(lib),
+    );
+    let result = match found {
+        Some((_, api)) => {
+            log::info!("MPI loaded: {}", api.about());
+            Ok(api)
+        }
+        None => Err(Error::not_supported(format!(
+            "MPI can't be loaded; tried: {}",
             section.tried()
         ))),
     };
@@ -250,6 +344,9 @@ pub(crate) fn report() -> LoadReport {
         }
     }
     if let Some((_, sections)) = UCX.get() {
+        report.sections.extend(sections.iter().cloned());
+    }
+    if let Some((_, sections)) = MPI.get() {
         report.sections.extend(sections.iter().cloned());
     }
     report
@@ -406,7 +503,7 @@ fn detect_vendor(env: &Env, sections: &mut Vec<Section>) -> ProcessVendor {
 /// The keys that [`survey`] knows, in the order of detection.
 pub(crate) fn surveyed() -> impl Iterator<Item = &'static str> {
     let keys = vendor::VENDORS.iter().map(|vendor| vendor.key);
-    keys.chain([vendor::FLAGCX.key, discover::UCX_KEY])
+    keys.chain([vendor::FLAGCX.key, discover::UCX_KEY, discover::MPI_KEY])
 }
 
 /// What one vendor's libraries are like here. Opens them, whatever the process uses: for a process
@@ -422,6 +519,14 @@ pub(crate) fn survey(key: &str, stage: &mut dyn FnMut(&str)) -> Option<Survey> {
         survey.names[1] = names(ucx::SONAMES);
         stage("UCX is opened");
         survey.library = open_ucx(&mut survey.sections)
+            .err()
+            .map(|error| error.text().to_string());
+        return Some(survey);
+    }
+    if key == discover::MPI_KEY {
+        survey.names[1] = names(mpi::SONAMES);
+        stage("MPI is opened");
+        survey.library = open_mpi(&mut survey.sections)
             .err()
             .map(|error| error.text().to_string());
         return Some(survey);

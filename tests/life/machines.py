@@ -211,7 +211,7 @@ def all_to_all_v(comm, rank, nranks, digest):
 
 
 @role
-def numbers(rank, nranks, unique):
+def numbers(rank, nranks, unique, title=""):
     """A digest of what comes of every operation, on a communicator and on its children."""
     comm = f.init(nranks, unique, rank)
     digest = hashlib.sha256()
@@ -224,7 +224,7 @@ def numbers(rank, nranks, unique):
         f.destroy(child)
     f.ok(lib.flagosCommFinalize(comm), comm)
     f.destroy(comm)
-    say(digest.hexdigest())
+    say(title + digest.hexdigest())
 
 
 def all_numbers(start, nranks):

@@ -61,6 +61,26 @@ fn the_report_tells_of_the_host_tier_between_machines() {
     }
 }
 
+/// MPI is there or is not; what it would be for is said, or where it was looked for. Its path is another engine's
+/// unless it is asked for.
+#[test]
+fn the_report_tells_of_mpi() {
+    let report = |engine: &str, path: &str| {
+        let mut command = tool();
+        command.arg("doctor");
+        command.env("FLAGOSCOMM_HOST_ENGINE", engine);
+        command.env("FLAGOSCOMM_ENGINE_PATH", path);
+        Ran::from(command.output().expect("the tool starts")).out
+    };
+    let out = report("auto", "/nowhere/libucp.so.0");
+    let found = out.contains("can use MPI instead: FLAGOSCOMM_HOST_ENGINE=mpi, /");
+    assert!(found || out.contains("mpi: no "), "{out}");
+    let out = report("mpi", "/nowhere/libmpi.so.40");
+    let words = "/nowhere/libmpi.so.40: there is no such file";
+    assert!(out.contains(words) && !out.contains("can use MPI"), "{out}");
+    assert!(!out.contains("/nowhere/libucp"), "{out}");
+}
+
 #[test]
 fn the_report_is_valid_json_and_shows_the_environment() {
     let output = tool()

@@ -14,12 +14,14 @@ use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer, remote_code};
 use crate::error::{Code, Error, Result};
 use crate::host::layers::LayeredEngine;
-use crate::host::net::NetEngine;
-use crate::host::net::choice::{self, Offer, Plan};
-use crate::host::net::ucx::Ucx;
+use crate::host::net::choice::{self, Chosen, Library, Offer, Plan, Wish};
+use crate::host::net::mpi::{self, Place, Use};
+use crate::host::net::ucx::{self, Ucx};
+use crate::host::net::{NetEngine, Transport};
 use crate::host::op::WaitPolicy;
 use crate::host::shm::{ShmEngine, pool_bytes};
 use crate::load;
+use crate::sys::handoff::{Nothing, Receiver, queue};
 use crate::sys::memory::Segment;
 use crate::sys::{cpu, process, unix};
 use std::cell::RefCell;
@@ -41,8 +43,8 @@ pub(super) fn host(
             let made = shared_memory(comm, secret, channel, infos, &here, patience, code)?;
             Ok(made.map(|engine| Backend::Host(Arc::new(engine))))
         }
-        Plan::Ucx => {
-            let far = match over_ucx(comm, channel, infos, patience, code)? {
+        Plan::Messages(wish) => {
+            let far = match over_messages(comm, channel, infos, wish, patience, code)? {
                 Ok(far) => far,
                 Err(reason) => return Ok(Err(reason)),
             };
@@ -237,25 +239,46 @@ fn attach(
 /// How long the ranks may need to reach each other once each has said where it is.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-fn over_ucx(
+/// What came of an attempt that is voted on: a declined tier has its reason.
+type Outcome<T> = Result<std::result::Result<T, String>>;
+
+fn over_messages(
     comm: &Comm,
     channel: &mut Channel,
     infos: &[RankInfo],
+    wish: Wish,
     patience: &Patience,
     code: &mut Code,
-) -> Result<std::result::Result<NetEngine, String>> {
-    let (rank, ranks) = (comm.rank() as usize, comm.nranks() as usize);
-    let api = load::process_ucx();
-    let offer = match &api {
-        Ok(api) => Offer {
-            reason: String::new(),
-            version: api.version.clone(),
-            path: api.path.display().to_string(),
+) -> Outcome<NetEngine> {
+    let ucx = match wish {
+        Wish::Mpi => Err(Error::not_supported("it is not asked for")),
+        Wish::Any | Wish::Ucx => load::process_ucx(),
+    };
+    let mpi = match wish {
+        Wish::Ucx => Err(Error::not_supported("it is not asked for")),
+        Wish::Mpi => load::process_mpi(),
+        Wish::Any => load::initialised_process_mpi().unwrap_or_else(|| {
+            Err(Error::not_supported(
+                "MPI is not initialised in this process",
+            ))
+        }),
+    };
+    let offer = Offer {
+        ucx: match &ucx {
+            Ok(api) => Library {
+                reason: String::new(),
+                version: api.version.clone(),
+                path: api.path.display().to_string(),
+            },
+            Err(error) => Library::lacking(error.text()),
         },
-        Err(error) => Offer {
-            reason: error.text().to_owned(),
-            version: String::new(),
-            path: String::new(),
+        mpi: match &mpi {
+            Ok(api) => Library {
+                reason: mpi::unusable(api).unwrap_or_default(),
+                version: api.version.clone(),
+                path: api.path.display().to_string(),
+            },
+            Err(error) => Library::lacking(error.text()),
         },
     };
     let offers = channel.allgather(
@@ -265,10 +288,57 @@ fn over_ucx(
     )?;
     let offers: Option<Vec<Offer>> = offers.all().map(Offer::decode).collect();
     let offers = offers.ok_or_else(|| Error::internal("a rank's engine can't be read"))?;
-    if let Err(reason) = choice::all_have_ucx(infos, &offers) {
-        return Ok(Err(reason));
+    let chosen = match choice::verdict(infos, wish, &offers) {
+        Ok(chosen) => chosen,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let made = match chosen {
+        Chosen::Ucx => ucx_workers(comm, channel, infos, ucx, patience, code),
+        Chosen::Mpi => mpi_communicator(channel, infos, mpi, patience, code),
+    };
+    let made = match made? {
+        Ok(made) => made,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let (rank, ranks) = (comm.rank() as usize, comm.nranks() as usize);
+    let connected = made.and_then(|transport| {
+        let engine = NetEngine::new(transport, rank, ranks, enough_cores(infos, rank))?;
+        engine.prove(&Connecting {
+            until: connect_limit(patience),
+            patience,
+            channel: RefCell::new(channel),
+            chosen,
+        })?;
+        Ok(engine)
+    });
+    // An abort ends the vote itself, on all ranks alike.
+    let votes = channel.allgather(
+        "the connections of the host tier's engine",
+        &init_vote(&connected.as_ref().map(drop).map_err(Error::clone)),
+        patience,
+    )?;
+    if let Some(reasons) = refusals(infos, &votes, code) {
+        return Ok(Err(reasons));
     }
-    let mut worker = api.and_then(|api| Ucx::new(api, ranks));
+    Ok(Ok(connected?))
+}
+
+/// Until when the ranks must have reached each other, so that the others can still hear that they haven't.
+fn connect_limit(patience: &Patience) -> Instant {
+    let left = patience.left().map(|left| left / 2);
+    Instant::now() + left.map_or(CONNECT_LIMIT, |left| left.min(CONNECT_LIMIT))
+}
+
+/// UCX's workers, which know each other's addresses.
+fn ucx_workers(
+    comm: &Comm,
+    channel: &mut Channel,
+    infos: &[RankInfo],
+    api: Result<&'static ucx::Api>,
+    patience: &Patience,
+    code: &mut Code,
+) -> Outcome<Result<Box<dyn Transport>>> {
+    let worker = api.and_then(|api| Ucx::new(api, comm.nranks() as usize));
     let mut writer = Writer::default();
     match &worker {
         Ok((_, address)) => writer.u32(0).bytes(address),
@@ -284,7 +354,7 @@ fn over_ucx(
     if let Some(reasons) = refusals(infos, &addresses, code) {
         return Ok(Err(reasons));
     }
-    let connected = (|| {
+    Ok(Ok((|| {
         let read = |body| {
             let mut reader = Reader(body);
             reader.u32()?;
@@ -292,31 +362,131 @@ fn over_ucx(
         };
         let all: Option<Vec<&[u8]>> = addresses.all().map(read).collect();
         let all = all.ok_or_else(|| Error::internal("a rank's address can't be read"))?;
-        let (mut ucx, _) = std::mem::replace(&mut worker, Err(Error::internal("taken")))?;
-        ucx.connect(rank, &all)?;
-        let spins = enough_cores(infos, rank);
-        let engine = NetEngine::new(Box::new(ucx), rank, ranks, spins)?;
-        engine.prove(&Connecting {
-            until: Instant::now()
-                + patience.left().map_or(CONNECT_LIMIT, |left| {
-                    // The others have to hear of it.
-                    (left / 2).min(CONNECT_LIMIT)
-                }),
-            patience,
-            channel: RefCell::new(channel),
-        })?;
-        Ok(engine)
-    })();
-    // An abort ends the vote itself, on all ranks alike.
-    let votes = channel.allgather(
-        "the connections of the host tier's engine",
-        &init_vote(&connected.as_ref().map(drop).map_err(Error::clone)),
-        patience,
-    )?;
-    if let Some(reasons) = refusals(infos, &votes, code) {
+        let (mut ucx, _) = worker?;
+        ucx.connect(comm.rank() as usize, &all)?;
+        Ok(Box::new(ucx) as Box<dyn Transport>)
+    })()))
+}
+
+/// A communicator of MPI's. What takes all processes is done by a thread that is waited for, but not longer
+/// than it is good for.
+fn mpi_communicator(
+    channel: &mut Channel,
+    infos: &[RankInfo],
+    api: Result<&'static mpi::Api>,
+    patience: &Patience,
+    code: &mut Code,
+) -> Outcome<Result<Box<dyn Transport>>> {
+    let api = api?;
+    let up = patience.left().map(|left| left / 2);
+    let begun = Waiting::on(
+        "MPI_Init_thread, which takes all processes of the MPI job,",
+        up.map(|left| Instant::now() + left),
+        move || {
+            let up = Use::begin(api)?;
+            Ok((Place::of_process(api, &up)?, up))
+        },
+    );
+    let (begun, said) = voted("the init of MPI", begun, channel, patience, |(place, _)| {
+        place.encode()
+    })?;
+    if let Some(reasons) = refusals(infos, &said, code) {
         return Ok(Err(reasons));
     }
-    Ok(Ok(connected?))
+    let places: Option<Vec<Place>> = said
+        .all()
+        .map(|vote| Place::decode(vote.get(4..)?))
+        .collect();
+    let places = places.ok_or_else(|| Error::internal("a rank's place in MPI can't be read"))?;
+    let (ranks, tag, largest_tag) = match choice::in_the_world(infos, &places) {
+        Ok(world) => world,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let (_, up) = begun?;
+    let made = Waiting::on(
+        "MPI_Comm_create_group, for which the ranks may be of several MPI jobs,",
+        Some(connect_limit(patience)),
+        move || mpi::connect(api, up, &ranks, tag, largest_tag),
+    );
+    let what = "the making of MPI's communicator";
+    let (made, votes) = voted(what, made, channel, patience, |_| Vec::new())?;
+    Ok(match refusals(infos, &votes, code) {
+        Some(reasons) => Err(reasons),
+        None => Ok(made),
+    })
+}
+
+/// Waits for the work of a thread and exchanges what it has come to: a code of 0 and what `say` makes of the
+/// result, or an error's code and words. The others are not waited for once a rank has failed.
+fn voted<T: Send + 'static>(
+    phase: &str,
+    begun: Result<Waiting<T>>,
+    channel: &mut Channel,
+    patience: &Patience,
+    say: impl Fn(&T) -> Vec<u8>,
+) -> Result<(Result<T>, Gathered)> {
+    let mut own = begun.as_ref().err().map(|error| Err(error.clone()));
+    let mut said = false;
+    let mut ready = || {
+        if own.is_none() {
+            own = begun.as_ref().ok().and_then(Waiting::poll);
+        }
+        let result = own.as_ref().filter(|_| !said)?;
+        said = true;
+        let mut vote = init_vote(&result.as_ref().map(drop).map_err(Error::clone));
+        if let Ok(value) = result {
+            vote.extend(say(value));
+        }
+        Some(vote)
+    };
+    let votes = channel.allgather_when(phase, &mut ready, &|v| vote_code(v) != 0, patience)?;
+    let missing = || {
+        Err(Error::internal(
+            "a rank's own work is not done after a vote",
+        ))
+    };
+    Ok((own.unwrap_or_else(missing), votes))
+}
+
+/// Work of a thread that may take for ever. A result that nobody waits for any more is dropped there.
+struct Waiting<T> {
+    result: Receiver<Result<T>>,
+    what: &'static str,
+    until: Option<Instant>,
+}
+
+impl<T: Send + 'static> Waiting<T> {
+    fn on(
+        what: &'static str,
+        until: Option<Instant>,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<Waiting<T>> {
+        let (sender, result) = queue();
+        std::thread::Builder::new()
+            .name("flagos-mpi-init".into())
+            .spawn(move || drop(sender.send(work())))
+            .map_err(|e| Error::system("no thread for the init of MPI", e))?;
+        Ok(Waiting {
+            result,
+            what,
+            until,
+        })
+    }
+
+    /// The result, once it is there or has become too late.
+    fn poll(&self) -> Option<Result<T>> {
+        match self.result.try_take() {
+            Ok(result) => Some(result),
+            Err(Nothing::Gone) => Some(Err(Error::internal("a thread of MPI's init panicked"))),
+            Err(Nothing::Late) if self.until.is_some_and(|until| Instant::now() >= until) => {
+                Some(Err(Error::new(
+                    Code::SystemError,
+                    format!("{} did not return in time", self.what),
+                )))
+            }
+            Err(Nothing::Late) => None,
+        }
+    }
 }
 
 /// The reasons of the ranks that vote against, and the code of the first.
@@ -341,6 +511,7 @@ struct Connecting<'a> {
     until: Instant,
     patience: &'a Patience,
     channel: RefCell<&'a mut Channel>,
+    chosen: Chosen,
 }
 
 impl WaitPolicy for Connecting<'_> {
@@ -358,10 +529,10 @@ impl WaitPolicy for Connecting<'_> {
         Err(Error::new(
             Code::Timeout,
             format!(
-                "rank {} can't be reached with UCX, although the control channel is there: UCX may \
-                 have chosen a network that does not connect the machines (UCX_NET_DEVICES names the \
-                 right one, UCX_TLS the kind)",
-                rendezvous::ranks_text(waiting_for())
+                "rank {} can't be reached with {}, although the control channel is there: {}",
+                rendezvous::ranks_text(waiting_for()),
+                self.chosen.name(),
+                self.chosen.network_hint()
             ),
         ))
     }

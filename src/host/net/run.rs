@@ -27,6 +27,13 @@ const MOST_LETTERS: usize = 64;
 /// Whoever closes a connection is given this long to be named by the control channel, which knows more.
 const CAUSE: Duration = Duration::from_millis(150);
 
+/// Where the topic begins in a tag; below the sender, which takes the ten bits from 48 on, is the number.
+const TOPIC_SHIFT: u32 = 60;
+/// What is above the sender, and how many bits of it are ever set.
+const KIND_SHIFT: u32 = 58;
+const KIND_BITS: u32 = 5;
+const _: () = assert!(crate::host::check::MAX_ENGINE_RANKS <= 1 << (KIND_SHIFT - 48));
+
 /// What a message is about: the top bits of its tag.
 #[derive(Clone, Copy)]
 pub(in crate::host) enum Topic {
@@ -40,6 +47,17 @@ pub(in crate::host) enum Topic {
     Answer = 4,
     /// The data of a large one.
     Payload = 5,
+}
+
+/// A tag for a library whose tags have so many bits, at least 15, and which tells senders apart by itself. What is
+/// left out of the number matters only for what is under way at once between two ranks: collectives, their
+/// streams and the headers of messages are sent in the order in which they are received, and answers and
+/// payloads come only after somebody waits for them, so that whoever receives sees two that would be taken for
+/// one another.
+pub(super) fn narrow_tag(tag: u64, bits: u32) -> i32 {
+    let low = bits.min(31) - KIND_BITS;
+    let (kind, number) = (tag >> KIND_SHIFT, tag & ((1 << low) - 1));
+    ((kind << low) | number) as i32
 }
 
 /// Memory of our own through which messages pass. Only raw pointers go to it.
@@ -174,8 +192,8 @@ impl<'a> Run<'a> {
     }
 
     fn tag(&self, topic: Topic, from: usize, number: u64) -> u64 {
-        ((topic as u64) << 60)
-            | (self.group.id << 58)
+        ((topic as u64) << TOPIC_SHIFT)
+            | (self.group.id << KIND_SHIFT)
             | ((from as u64) << 48)
             | (number & ((1 << 48) - 1))
     }

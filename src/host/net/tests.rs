@@ -44,6 +44,18 @@ unsafe impl Send for Wires {}
 pub(in crate::host) struct InProcess {
     wires: Arc<Mutex<Wires>>,
     rank: usize,
+    /// Tags on the wire have so many bits; `None`: all of them.
+    tag_bits: Option<u32>,
+}
+
+impl InProcess {
+    /// What messages from a rank with a tag are matched by.
+    fn matched(&self, from: usize, tag: u64) -> u64 {
+        match self.tag_bits {
+            Some(bits) => (from as u64) << 32 | run::narrow_tag(tag, bits) as u64,
+            None => tag,
+        }
+    }
 }
 
 impl Wires {
@@ -74,6 +86,7 @@ impl Transport for InProcess {
         from: *const u8,
         bytes: usize,
     ) -> std::result::Result<Option<Ticket>, String> {
+        let tag = self.matched(self.rank, tag);
         let mut wires = lock(&self.wires);
         if wires.lost[to] {
             return Err(String::from("the wire is cut"));
@@ -97,11 +110,12 @@ impl Transport for InProcess {
 
     unsafe fn recv(
         &mut self,
-        _from: usize,
+        from: usize,
         tag: u64,
         to: *mut u8,
         bytes: usize,
     ) -> std::result::Result<Option<Ticket>, String> {
+        let tag = self.matched(from, tag);
         let mut wires = lock(&self.wires);
         let ticket = wires.ticket();
         let key = (self.rank, tag);
@@ -194,17 +208,26 @@ pub(in crate::host) fn wires(ranks: u32) -> Arc<Mutex<Wires>> {
 
 /// One rank's engine over wires.
 pub(in crate::host) fn over_wires(wires: &Arc<Mutex<Wires>>, rank: usize) -> NetEngine {
+    over_tagged_wires(wires, rank, None)
+}
+
+fn over_tagged_wires(wires: &Arc<Mutex<Wires>>, rank: usize, tag_bits: Option<u32>) -> NetEngine {
     let ranks = lock(wires).lost.len();
     let transport = Box::new(InProcess {
         wires: Arc::clone(wires),
         rank,
+        tag_bits,
     });
     NetEngine::new(transport, rank, ranks, false).unwrap()
 }
 
 fn with_wires(ranks: u32) -> (World, Arc<Mutex<Wires>>) {
+    with_tags(ranks, None)
+}
+
+fn with_tags(ranks: u32, tag_bits: Option<u32>) -> (World, Arc<Mutex<Wires>>) {
     let wires = wires(ranks);
-    let engine = |rank| over_wires(&wires, rank);
+    let engine = |rank| over_tagged_wires(&wires, rank, tag_bits);
     let engines = (0..ranks as usize).map(|rank| Arc::new(engine(rank)) as Arc<dyn Engine>);
     (World(engines.collect(), |_| false), wires)
 }
@@ -224,6 +247,51 @@ engine_tests! {
     groups_of_messages_are_matched_in_order
     a_group_may_mix_collectives_and_messages_in_any_order
     random_operations_with_threads
+}
+
+/// The same with tags as short as MPI may have them, which don't tell one collective from the next.
+mod with_short_tags {
+    use super::*;
+
+    fn world(ranks: u32) -> World {
+        with_tags(ranks, Some(15)).0
+    }
+
+    engine_tests! {
+        world;
+        matrix_of_3_and_4_ranks
+        disagreements_are_errors_on_every_rank_and_leave_the_engine_usable
+        lone_messages_arrive
+        groups_of_messages_are_matched_in_order
+        a_group_may_mix_collectives_and_messages_in_any_order
+        random_operations_with_threads
+    }
+
+    #[test]
+    fn matrix_of_9_ranks() {
+        matrix(world, 9, &[0, 1, 13, 3001]);
+    }
+}
+
+/// Whatever tells two messages apart that are under way at once is in a short tag, too.
+#[test]
+fn a_short_tag_keeps_what_a_message_is_about_and_the_end_of_its_number() {
+    let tag = |kind: u64, from: u64, number: u64| kind << 58 | from << 48 | number;
+    for (bits, numbers) in [(15, 1 << 10), (20, 1 << 15), (28, 1 << 23), (31, 1 << 26)] {
+        let mut seen = std::collections::HashSet::new();
+        for kind in 0..32 {
+            for number in [0, 1, 255, numbers / 2, numbers - 1] {
+                let short = run::narrow_tag(tag(kind, 1023, number), bits);
+                assert!(
+                    (0..1i64 << bits).contains(&i64::from(short)),
+                    "{bits} {short}"
+                );
+                assert!(seen.insert(short), "{bits} {kind} {number}");
+                let again = run::narrow_tag(tag(kind, 0, number + 7 * numbers), bits);
+                assert_eq!(short, again);
+            }
+        }
+    }
 }
 
 /// Up to 8 ranks send to each other; more pass on what they gathered.

@@ -1,17 +1,18 @@
 //! The scenarios of tests/life: what happens to communicators when ranks come late, fail, die, fork, exec
 //! or exit. `long` tests do more of the same.
 
-use flagos_comm_capi_tests::{have, library, root, run};
+use flagos_comm_capi_tests::{have, library, root, run, target_dir};
 use flagos_comm_testkit::Standins;
 use std::process::Command;
 
 /// The files with the scenarios.
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "life.py",
     "edges.py",
     "matrix.py",
     "foreign.py",
     "machines.py",
+    "mpi.py",
 ];
 
 /// Scenarios that only long tests run.
@@ -46,6 +47,10 @@ fn scenario(name: &str, cycles: u32) {
         .env("FLAGOSCOMM_TEST_LIBRARY", library())
         .env("FLAGOSCOMM_TEST_CYCLES", cycles.to_string())
         .env("FLAGOSCOMM_TEST_STANDINS", standins)
+        .env(
+            "FLAGOSCOMM_TEST_MPI_STANDARD",
+            target_dir().join("mpi-standard"),
+        )
         .env("FLAGOSCOMM_TIERS", "host")
         .env("PYTHONDONTWRITEBYTECODE", "1"));
 }
@@ -147,6 +152,21 @@ scenarios! {
     calls_that_differ_across_machines_are_an_error_on_every_rank
     a_rank_that_leaves_at_once_has_done_its_part
     cycles_over_ucx_leave_nothing
+    over_mpi_results_are_those_of_shared_memory
+    mpi_is_finalised_by_whoever_has_initialised_it
+    a_program_that_finalises_mpi_too_early_is_told
+    what_mpi_can_not_do_is_refused_in_words
+    mpi_takes_the_place_of_ucx_that_is_missing
+    two_communicators_over_mpi_at_once
+    large_messages_go_over_mpi_in_pieces
+    cycles_over_mpi_leave_nothing
+    a_rank_over_mpi_that_dies_or_stops_ends_the_others_calls
+}
+
+#[test]
+#[ignore = "long"]
+fn long_cycles_over_mpi_leave_nothing() {
+    scenario("cycles_over_mpi_leave_nothing", 1000);
 }
 
 #[test]
