@@ -158,7 +158,7 @@ fn matrix_through(through: Through, ranks: u32) {
         }
         Through::Heap => {
             assert!(pieces <= 2 * cases && copies == 0, "{all:?}");
-            assert!(loads > 0 && pushes == 0, "{all:?}");
+            assert!(loads > pushes && pushes > 0, "{all:?}");
         }
         Through::Mixed => {
             assert!(pieces == cases && copies > 0 && loads > 0, "{all:?}");
@@ -592,8 +592,8 @@ fn process_rank(segment: Arc<Segment>, rank: u32, ranks: u32, through: Through) 
         matches!(through, Through::Kernel | Through::Mixed),
         "{ways:?}"
     );
-    // No process writes into another's memory.
-    assert_eq!(ways.pushes, 0, "{ways:?}");
+    // Only where all have their results in the heap, processes write into others' memory.
+    assert_eq!(ways.pushes > 0, through == Through::Heap, "{ways:?}");
 }
 
 #[test]

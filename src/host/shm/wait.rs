@@ -21,10 +21,15 @@ const SPIN: Duration = Duration::from_micros(200);
 const YIELD: Duration = Duration::from_millis(2);
 /// How long one sleep may last, and how often the policy is asked.
 const SLICE: Duration = Duration::from_millis(1);
+/// How long it may take to write down a failure.
+const TELLING: Duration = Duration::from_millis(100);
 /// Looks at the awaited word between two looks at the clock.
 const SPINS_PER_LOOK: u32 = 64;
 
-/// Looks at the awaited word before the wait begins in earnest, if there are cores enough.
+/// Looks at the awaited word before the wait begins in earnest, if there are cores enough: those that
+/// come one right after the other, as long as a peer takes that is about as far as this rank is, and then
+/// those with a pause between them, which is longer than a part of a cache line's way.
+const EAGER_LOOKS: u32 = 512;
 const FIRST_LOOKS: u32 = 32;
 
 /// States of the published failure.
@@ -172,12 +177,19 @@ impl ShmEngine {
         ready: impl Fn() -> bool,
         waiting_for: impl Fn() -> Vec<u32>,
     ) -> Result<()> {
+        if ready() {
+            return Ok(());
+        }
         // A peer that is about as far as this rank is there before a clock could be read.
-        let looks = if self.spins.load(Relaxed) {
-            FIRST_LOOKS
-        } else {
-            1
+        let (eager, looks) = match self.spins.load(Relaxed) {
+            true => (EAGER_LOOKS, FIRST_LOOKS),
+            false => (0, 1),
         };
+        for _ in 0..eager {
+            if ready() {
+                return Ok(());
+            }
+        }
         for _ in 0..looks {
             if ready() {
                 return Ok(());
@@ -215,7 +227,7 @@ impl ShmEngine {
     #[inline]
     pub(super) fn published_failure(&self) -> Result<()> {
         let words = self.map.failure();
-        if words.aborted.load(Relaxed) == 0 && words.state.load(Relaxed) != SET {
+        if words.aborted.load(Relaxed) == 0 && words.state.load(Relaxed) == NONE {
             return Ok(());
         }
         Err(self.failure())
@@ -227,6 +239,15 @@ impl ShmEngine {
         let aborted = words.aborted.load(Acquire);
         if self.aborted.load(Acquire) {
             return Error::new(Code::Aborted, "the communicator was aborted on this rank");
+        }
+        // A rank that is about to say what it has met has failed already, whatever becomes of it.
+        let start = Instant::now();
+        while aborted == 0 && words.state.load(Acquire) == WRITING {
+            if start.elapsed() >= TELLING {
+                let text = "another rank failed, and was lost before it said why";
+                return Error::new(Code::RemoteError, text);
+            }
+            std::thread::sleep(Duration::from_micros(50));
         }
         if words.state.load(Acquire) != SET {
             let text = format!(
