@@ -508,6 +508,70 @@ mod tests {
     }
 
     #[test]
+    fn whole_pages_are_those_that_hold_nothing_else() {
+        let page = PAGE as u64;
+        assert_eq!(whole_pages(3 * page, 2 * PAGE), 0..2 * PAGE);
+        assert_eq!(whole_pages(3 * page + 1, 2 * PAGE), PAGE - 1..2 * PAGE - 1);
+        assert_eq!(whole_pages(3 * page - 5, 2 * PAGE + 9), 5..2 * PAGE + 5);
+        for (address, bytes) in [
+            (page + 1, PAGE),
+            (page, PAGE - 1),
+            (page + 7, 100),
+            (page, 0),
+        ] {
+            assert!(whole_pages(address, bytes).is_empty());
+        }
+        let taken = BTreeMap::from([(2, 4), (6, 9)]);
+        let left = |part| without(&taken, part);
+        assert_eq!(left(0..10), [0..2, 4..6, 9..10]);
+        assert_eq!(left(3..7), [4..6]);
+        assert_eq!(left(4..6), [4..6]);
+        assert!(left(2..4).is_empty() && left(7..8).is_empty());
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_private_and_is_never_given_again() {
+        let heap = Heap::new().unwrap();
+        let memory = heap.alloc(10 * PAGE).unwrap().unwrap();
+        let others = of_process(std::process::id(), heap.facts()).unwrap();
+        let others = others.here(memory.addr() as u64).unwrap();
+        let set = |at: *mut u8, value| {
+            // SAFETY: allocated above, and the same in another mapping of the heap.
+            unsafe { at.write_bytes(value, 10 * PAGE) }
+        };
+        let pages = |at: *mut u8| -> Vec<u8> {
+            // SAFETY: as above.
+            (0..10)
+                .map(|page| unsafe { at.add(page * PAGE + 200).read_volatile() })
+                .collect()
+        };
+        set(memory, 1);
+        // The first and the last page that it touches hold something else, too.
+        let buffer = memory.wrapping_add(100);
+        heap.withdraw(buffer, 7 * PAGE).unwrap();
+        assert_eq!(pages(memory), [1; 10]);
+        assert!(heap.holds(memory, PAGE) && heap.holds(memory.wrapping_add(7 * PAGE), 3 * PAGE));
+        assert!(!heap.holds(memory, PAGE + 1) && !heap.holds(buffer, 7 * PAGE));
+        assert!(heap.spans(buffer, 7 * PAGE));
+        set(others, 9);
+        assert_eq!(pages(memory), [9, 1, 1, 1, 1, 1, 1, 9, 9, 9]);
+        set(memory, 5);
+        assert_eq!(pages(others), [5, 9, 9, 9, 9, 9, 9, 5, 5, 5]);
+        // Once more, with some that are private already.
+        heap.withdraw(memory.wrapping_add(3 * PAGE), 6 * PAGE)
+            .unwrap();
+        assert_eq!(pages(memory), [5; 10]);
+        set(others, 9);
+        assert_eq!(pages(memory), [9, 5, 5, 5, 5, 5, 5, 5, 5, 9]);
+        heap.free(memory, 10 * PAGE).unwrap();
+        let given: Vec<usize> = (0..3)
+            .map(|_| heap.alloc(PAGE).unwrap().unwrap().addr() - memory.addr())
+            .collect();
+        assert_eq!(given, [0, 9 * PAGE, 10 * PAGE]);
+        assert!(heap.withdraw(buffer, 10).is_ok());
+    }
+
+    #[test]
     fn others_map_it_once_and_only_if_it_is_the_one_announced() {
         let heap = Heap::new().unwrap();
         let memory = heap.alloc(PAGE).unwrap().unwrap();

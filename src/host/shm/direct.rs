@@ -291,6 +291,8 @@ impl<'a> Presence<'a> {
 
 impl Drop for Presence<'_> {
     fn drop(&mut self) {
+        // What was written past the caches may still be under way.
+        fence();
         self.0.map.visiting(self.0.rank).store(0, Release);
     }
 }
@@ -805,7 +807,6 @@ impl ShmEngine {
     /// Ends a visit: this rank leaves the others' buffers, and waits for those who visit its own.
     pub(super) fn leave(&self, visit: Visit<'_>, visitors: Peers) -> Result<()> {
         let wait = visit.wait;
-        fence();
         drop(visit);
         protocol::leave(&self.flags(wait), self.next_leave(), visitors)
     }

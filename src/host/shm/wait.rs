@@ -26,11 +26,11 @@ const TELLING: Duration = Duration::from_millis(100);
 /// Looks at the awaited word between two looks at the clock.
 const SPINS_PER_LOOK: u32 = 64;
 
-/// Looks at the awaited word before the wait begins in earnest, if there are cores enough: those that
-/// come one right after the other, as long as a peer takes that is about as far as this rank is, and then
-/// those with a pause between them, which is longer than a part of a cache line's way.
-const EAGER_LOOKS: u32 = 512;
-const FIRST_LOOKS: u32 = 32;
+/// Looks at the awaited word before the wait begins in earnest, if there are cores enough.
+const FIRST_LOOKS: u32 = 512;
+/// Those of them before which there is no pause. A near peer is there after the first, which pause so as not to
+/// disturb its writing; where the cache line takes its time, a pause is a good part of that.
+const EAGER: std::ops::Range<u32> = 2..480;
 
 /// States of the published failure.
 const NONE: u32 = 0;
@@ -181,20 +181,15 @@ impl ShmEngine {
             return Ok(());
         }
         // A peer that is about as far as this rank is there before a clock could be read.
-        let (eager, looks) = match self.spins.load(Relaxed) {
-            true => (EAGER_LOOKS, FIRST_LOOKS),
-            false => (0, 1),
-        };
-        for _ in 0..eager {
-            if ready() {
-                return Ok(());
+        if self.spins.load(Relaxed) {
+            for look in 0..FIRST_LOOKS {
+                if !EAGER.contains(&look) {
+                    std::hint::spin_loop();
+                }
+                if ready() {
+                    return Ok(());
+                }
             }
-        }
-        for _ in 0..looks {
-            if ready() {
-                return Ok(());
-            }
-            std::hint::spin_loop();
         }
         self.wait_slowly(policy, &ready, &waiting_for)
     }
