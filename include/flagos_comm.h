@@ -1629,7 +1629,9 @@ flagosResult_t flagosGroupSimulateEnd(struct flagosSimInfo_t *simInfo);
  * are undefined.
  *
  * Without a driver, a child of a fork shares the memory: what one writes the other sees, and only the
- * process that allocated it can free it. Where the kernel refuses such memory, it is ordinary memory.
+ * process that allocated it can free it. That ends for the buffer of an all-reduce that has failed while
+ * another rank's process was stopped in it: the child then sees what that rank may still write, and
+ * this process does not. Where the kernel refuses such memory, it is ordinary memory.
  *
  * @param ptr   receives the memory; NULL on failure. Not NULL.
  * @param size  bytes, at least 1.

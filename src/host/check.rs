@@ -75,7 +75,18 @@ impl Fingerprint {
             OpKind::AllToAllv => (op.dtype as u64, 0),
             _ => (op.dtype as u64, op.count as u64),
         };
-        let top = (((op.kind as u64) << 4 | dtype) << 3 | reduction) << ROOT_BITS | root;
+        Fingerprint::pack(op.kind, dtype, reduction, root, count)
+    }
+
+    /// The fingerprint of an all-reduce that is known to be right.
+    #[inline(always)]
+    pub(super) fn of_all_reduce(dtype: DataType, op: RedOp, count: usize) -> Fingerprint {
+        Fingerprint::pack(OpKind::AllReduce, dtype as u64, op as u64, 0, count as u64)
+    }
+
+    #[inline(always)]
+    fn pack(kind: OpKind, dtype: u64, reduction: u64, root: u64, count: u64) -> Fingerprint {
+        let top = (((kind as u64) << 4 | dtype) << 3 | reduction) << ROOT_BITS | root;
         Fingerprint(top << (STAGING_BITS + COUNT_BITS) | count)
     }
 

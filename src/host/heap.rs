@@ -5,6 +5,12 @@
 //! whatever the number of communicators. A freed part loses its pages at once, also where others have
 //! the heap mapped; its addresses may be given again. Beyond the furthest part that was ever allocated no
 //! process can read it: a tool that looks for pointers everywhere would fill the machine's memory.
+//!
+//! Others may write into a buffer while an operation has it for its results. A process that was stopped
+//! in the middle can go on to do so when the operation has long failed here. Then the pages of the buffer
+//! are withdrawn ([`Heap::withdraw`]): private memory takes their place in this process, and what is
+//! written to the shared ones is seen by nobody. They are never shared nor given again, and whoever asks
+//! hears that they are no part of the heap.
 
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
@@ -12,6 +18,7 @@ use crate::sys::memory::{self, Segment};
 use crate::sys::per_process::PerProcess;
 use crate::sys::process;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range as Span;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -129,8 +136,27 @@ pub(crate) struct Heap {
     fd: OwnedFd,
     secret: u64,
     free: Mutex<Free>,
-    /// A freed part may be given again.
-    reuses: AtomicBool,
+    /// What private memory has taken the place of, by offset: where it ends. The parts are apart.
+    withdrawn: Mutex<BTreeMap<usize, usize>>,
+    /// There is any.
+    withdraws: AtomicBool,
+}
+
+/// The whole pages of `bytes` bytes at an address, as offsets from there; none: an empty range at 0.
+///
+/// What others may write of a buffer: an edge of it may share its page with something else of the program's.
+pub(crate) fn whole_pages(address: u64, bytes: usize) -> Span<usize> {
+    let before = (address as usize).wrapping_neg() % PAGE;
+    let behind = (address as usize).wrapping_add(bytes) % PAGE;
+    match before + behind < bytes {
+        true => before..bytes - behind,
+        false => 0..0,
+    }
+}
+
+/// Whether this process can take pages of a heap out of it.
+pub(crate) fn can_withdraw() -> bool {
+    memory::page_bytes() == PAGE
 }
 
 impl Heap {
@@ -159,7 +185,8 @@ impl Heap {
             fd,
             secret,
             free: Mutex::new(free),
-            reuses: AtomicBool::new(true),
+            withdrawn: Mutex::default(),
+            withdraws: AtomicBool::new(false),
         })
     }
 
@@ -173,10 +200,50 @@ impl Heap {
         }
     }
 
-    /// Whether a range of addresses lies in the heap.
+    /// Whether a range of addresses lies in the heap, and so is what others see there.
     pub(crate) fn holds(&self, start: *const u8, bytes: usize) -> bool {
         let at = start.addr().wrapping_sub(self.range.memory.base().addr());
+        self.spans(start, bytes)
+            && !(self.withdraws.load(Ordering::Acquire) && self.lacks(at..at + bytes))
+    }
+
+    /// Whether a range of addresses is the heap's, whatever has become of it.
+    pub(crate) fn spans(&self, start: *const u8, bytes: usize) -> bool {
+        let at = start.addr().wrapping_sub(self.range.memory.base().addr());
         at < self.range.memory.len() && bytes <= self.range.memory.len() - at
+    }
+
+    /// Whether any of a part was withdrawn.
+    fn lacks(&self, part: Span<usize>) -> bool {
+        let withdrawn = lock(&self.withdrawn);
+        let before = withdrawn.range(..part.end).next_back();
+        before.is_some_and(|(_, &end)| end > part.start)
+    }
+
+    /// Puts private memory in the place of the whole pages of a buffer, into which another process may
+    /// still write: nothing of that reaches the program from here on. The buffer keeps its content, as far
+    /// as there is memory for it; of a part that is private already, nothing changes.
+    ///
+    /// Only the one that has the buffer may ask for it, as what another thread writes meanwhile may be lost.
+    pub(crate) fn withdraw(&self, start: *const u8, bytes: usize) -> Result<()> {
+        let pages = whole_pages(start.addr() as u64, bytes);
+        let at = start.addr() - self.range.memory.base().addr();
+        let part = at + pages.start..at + pages.end;
+        if part.is_empty() {
+            return Ok(());
+        }
+        let memory = &self.range.memory;
+        // Under the lock: who asks meanwhile whether it is shared waits for the answer.
+        let mut withdrawn = lock(&self.withdrawn);
+        self.withdraws.store(true, Ordering::Release);
+        for part in without(&withdrawn, part) {
+            memory
+                .make_private(part.clone(), true)
+                .or_else(|_| memory.make_private(part.clone(), false))
+                .map_err(|e| Error::system("replacing shared memory by private memory", e))?;
+            withdrawn.insert(part.start, part.end);
+        }
+        Ok(())
     }
 
     fn alloc(&self, bytes: usize) -> Result<Option<*mut u8>> {
@@ -217,7 +284,27 @@ impl Heap {
 
     fn free(&self, memory: *mut u8, bytes: usize) -> Result<()> {
         let at = memory.addr() - self.range.memory.base().addr();
-        let len = bytes.next_multiple_of(PAGE);
+        let all = at..at + bytes.next_multiple_of(PAGE);
+        let shared = {
+            let withdrawn = lock(&self.withdrawn);
+            without(&withdrawn, all.clone())
+        };
+        let mut released = Ok(());
+        for part in &shared {
+            released = released.and(self.free_shared(part.start, part.len()));
+        }
+        // What lies between them was withdrawn: its addresses are not given again.
+        let starts = std::iter::once(all.start).chain(shared.iter().map(|part| part.end));
+        let ends = shared.iter().map(|part| part.start).chain([all.end]);
+        for (start, end) in starts.zip(ends).filter(|(start, end)| start < end) {
+            // What was written to the shared pages, which nobody needs.
+            let _ = memory::release(self.fd.as_fd(), start, end - start);
+            released = released.and(self.range.memory.drop_private(start..end));
+        }
+        released.map_err(|e| Error::system("giving shared memory back", e))
+    }
+
+    fn free_shared(&self, at: usize, len: usize) -> std::io::Result<()> {
         self.range.memory.advise(at, len, libc::MADV_DONTDUMP);
         let released = memory::release(self.fd.as_fd(), at, len).or_else(|error| {
             if is_lost(&error) {
@@ -227,11 +314,26 @@ impl Heap {
             }
             Err(error)
         });
-        if self.reuses.load(Ordering::Acquire) {
-            lock(&self.free).give(at, len);
-        }
-        released.map_err(|e| Error::system("giving shared memory back", e))
+        lock(&self.free).give(at, len);
+        released
     }
+}
+
+/// What of `part` is in none of `taken`, which are apart.
+fn without(taken: &BTreeMap<usize, usize>, part: Span<usize>) -> Vec<Span<usize>> {
+    let mut left = Vec::new();
+    let mut at = part.start;
+    let before = taken.range(..part.start).next_back();
+    for (&start, &end) in before.into_iter().chain(taken.range(part.start..part.end)) {
+        if start > at {
+            left.push(at..start);
+        }
+        at = at.max(end);
+    }
+    if at < part.end {
+        left.push(at..part.end);
+    }
+    left
 }
 
 /// Whether a call failed because the heap's descriptor is not the heap's any more.
@@ -262,14 +364,6 @@ pub(crate) fn free(memory: *mut u8, bytes: usize) -> Result<()> {
     match own() {
         Some(heap) => heap.free(memory, bytes),
         None => Err(Error::internal("memory of a heap that is not there")),
-    }
-}
-
-/// From now on no address is given twice: a rank of another process may still be at work in memory of
-/// which it does not know that it is lost.
-pub(crate) fn never_reuse() {
-    if let Some(heap) = own() {
-        heap.reuses.store(false, Ordering::Release);
     }
 }
 
@@ -381,10 +475,6 @@ mod tests {
         let again = heap.alloc(HUGE).unwrap().unwrap();
         assert_eq!(again, memory);
         assert_eq!(bytes(again, 64), [0; 64]);
-        // Once somebody may still be at work in it, an address comes only once.
-        heap.reuses.store(false, Ordering::Relaxed);
-        heap.free(again, HUGE).unwrap();
-        assert_ne!(heap.alloc(HUGE).unwrap().unwrap(), again);
         assert!(heap.alloc(usize::MAX).unwrap().is_none());
         assert!(heap.alloc(heap.range.memory.len()).unwrap().is_none());
     }
@@ -415,6 +505,70 @@ mod tests {
         let mut found = [0; 8192];
         file.read_exact_at(&mut found, 0).unwrap();
         assert_eq!((found, file.metadata().unwrap().len()), (content, 8192));
+    }
+
+    #[test]
+    fn whole_pages_are_those_that_hold_nothing_else() {
+        let page = PAGE as u64;
+        assert_eq!(whole_pages(3 * page, 2 * PAGE), 0..2 * PAGE);
+        assert_eq!(whole_pages(3 * page + 1, 2 * PAGE), PAGE - 1..2 * PAGE - 1);
+        assert_eq!(whole_pages(3 * page - 5, 2 * PAGE + 9), 5..2 * PAGE + 5);
+        for (address, bytes) in [
+            (page + 1, PAGE),
+            (page, PAGE - 1),
+            (page + 7, 100),
+            (page, 0),
+        ] {
+            assert!(whole_pages(address, bytes).is_empty());
+        }
+        let taken = BTreeMap::from([(2, 4), (6, 9)]);
+        let left = |part| without(&taken, part);
+        assert_eq!(left(0..10), [0..2, 4..6, 9..10]);
+        assert_eq!(left(3..7), [4..6]);
+        assert_eq!(left(4..6), [4..6]);
+        assert!(left(2..4).is_empty() && left(7..8).is_empty());
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_private_and_is_never_given_again() {
+        let heap = Heap::new().unwrap();
+        let memory = heap.alloc(10 * PAGE).unwrap().unwrap();
+        let others = of_process(std::process::id(), heap.facts()).unwrap();
+        let others = others.here(memory.addr() as u64).unwrap();
+        let set = |at: *mut u8, value| {
+            // SAFETY: allocated above, and the same in another mapping of the heap.
+            unsafe { at.write_bytes(value, 10 * PAGE) }
+        };
+        let pages = |at: *mut u8| -> Vec<u8> {
+            // SAFETY: as above.
+            (0..10)
+                .map(|page| unsafe { at.add(page * PAGE + 200).read_volatile() })
+                .collect()
+        };
+        set(memory, 1);
+        // The first and the last page that it touches hold something else, too.
+        let buffer = memory.wrapping_add(100);
+        heap.withdraw(buffer, 7 * PAGE).unwrap();
+        assert_eq!(pages(memory), [1; 10]);
+        assert!(heap.holds(memory, PAGE) && heap.holds(memory.wrapping_add(7 * PAGE), 3 * PAGE));
+        assert!(!heap.holds(memory, PAGE + 1) && !heap.holds(buffer, 7 * PAGE));
+        assert!(heap.spans(buffer, 7 * PAGE));
+        set(others, 9);
+        assert_eq!(pages(memory), [9, 1, 1, 1, 1, 1, 1, 9, 9, 9]);
+        set(memory, 5);
+        assert_eq!(pages(others), [5, 9, 9, 9, 9, 9, 9, 5, 5, 5]);
+        // Once more, with some that are private already.
+        heap.withdraw(memory.wrapping_add(3 * PAGE), 6 * PAGE)
+            .unwrap();
+        assert_eq!(pages(memory), [5; 10]);
+        set(others, 9);
+        assert_eq!(pages(memory), [9, 5, 5, 5, 5, 5, 5, 5, 5, 9]);
+        heap.free(memory, 10 * PAGE).unwrap();
+        let given: Vec<usize> = (0..3)
+            .map(|_| heap.alloc(PAGE).unwrap().unwrap().addr() - memory.addr())
+            .collect();
+        assert_eq!(given, [0, 9 * PAGE, 10 * PAGE]);
+        assert!(heap.withdraw(buffer, 10).is_ok());
     }
 
     #[test]

@@ -52,8 +52,26 @@ impl Target {
 pub(crate) type Fold =
     unsafe fn(to: Target, sources: &[*const u8], scales: &[Scale], ranks: usize, count: usize);
 
+/// The same for two sources, a few elements, and reductions without scalars.
+///
+/// # Safety
+/// As [`Fold`].
+pub(crate) type FoldPair =
+    unsafe fn(to: *mut u8, first: *const u8, second: *const u8, count: usize);
+
+/// The functions of one data type and reduction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Folding {
+    pub fold: Fold,
+    pub pair: FoldPair,
+}
+
 /// The fold for a data type and a reduction; `None` for fp8, which the host tier only moves.
 pub(crate) fn fold_for(dtype: DataType, reduction: Reduction) -> Option<Fold> {
+    folding_for(dtype, reduction).map(|folding| folding.fold)
+}
+
+fn folding_for(dtype: DataType, reduction: Reduction) -> Option<Folding> {
     let half_in_hardware = half_in_hardware();
     Some(match dtype {
         DataType::Int8 => integer::<i8>(reduction),
@@ -77,7 +95,24 @@ pub(crate) fn fold_for(dtype: DataType, reduction: Reduction) -> Option<Fold> {
     })
 }
 
-fn integer<I: Integer>(reduction: Reduction) -> Fold {
+/// The folds of all data types and of the library's own reductions, looked up once.
+#[derive(Debug)]
+pub(crate) struct Folds([[Option<Folding>; RedOp::ALL.len()]; DataType::ALL.len()]);
+
+impl Folds {
+    pub(crate) fn new() -> Folds {
+        let of = |dtype| RedOp::ALL.map(|op| folding_for(dtype, Reduction::Builtin(op)));
+        Folds(DataType::ALL.map(of))
+    }
+
+    /// What is known for a data type and a reduction.
+    #[inline(always)]
+    pub(crate) fn get(&self, dtype: DataType, op: RedOp) -> Option<Folding> {
+        self.0[dtype as usize][op as usize]
+    }
+}
+
+fn integer<I: Integer>(reduction: Reduction) -> Folding {
     match reduction {
         Reduction::Builtin(RedOp::Sum) => select::<IntegerSum<I>>(),
         Reduction::Builtin(RedOp::Prod) => select::<IntegerProd<I>>(),
@@ -88,7 +123,7 @@ fn integer<I: Integer>(reduction: Reduction) -> Fold {
     }
 }
 
-fn float<F: Float>(reduction: Reduction) -> Fold {
+fn float<F: Float>(reduction: Reduction) -> Folding {
     match reduction {
         Reduction::Builtin(RedOp::Sum) => select::<FloatSum<F>>(),
         Reduction::Builtin(RedOp::Prod) => select::<FloatProd<F>>(),
@@ -99,12 +134,18 @@ fn float<F: Float>(reduction: Reduction) -> Fold {
     }
 }
 
-fn select<K: Kernel>() -> Fold {
+fn select<K: Kernel>() -> Folding {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
-        return x86::fold_avx2::<K>;
+        return Folding {
+            fold: x86::fold_avx2::<K>,
+            pair: x86::pair_avx2::<K>,
+        };
     }
-    fold_baseline::<K>
+    Folding {
+        fold: fold_baseline::<K>,
+        pair: pair_baseline::<K>,
+    }
 }
 
 fn half_in_hardware() -> bool {
@@ -292,6 +333,27 @@ unsafe fn fold_baseline<K: Kernel>(
     unsafe { fold_body::<K>(to, sources, scales, ranks, count) }
 }
 
+/// # Safety
+/// As [`FoldPair`].
+#[inline(always)]
+unsafe fn pair_body<K: Kernel>(to: *mut u8, first: *const u8, second: *const u8, count: usize) {
+    for index in 0..count {
+        // SAFETY: index < count, and the caller promised as many elements everywhere.
+        unsafe {
+            let load = |from: *const u8| K::load(from.cast::<K::Raw>().add(index).read_unaligned());
+            let result = K::finish(K::combine(load(first), load(second)), 2);
+            to.cast::<K::Raw>().add(index).write_unaligned(result);
+        }
+    }
+}
+
+/// # Safety
+/// As [`FoldPair`].
+unsafe fn pair_baseline<K: Kernel>(to: *mut u8, first: *const u8, second: *const u8, count: usize) {
+    // SAFETY: the caller's promises are those of `pair_body`.
+    unsafe { pair_body::<K>(to, first, second, count) }
+}
+
 /// Copies a whole number of 16-byte units past the caches where the architecture can.
 ///
 /// # Safety
@@ -344,6 +406,47 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize, stream: bo
     }
     // SAFETY: the rest of the two ranges that the caller promised.
     unsafe { std::ptr::copy_nonoverlapping(from.add(done), to.add(done), bytes - done) }
+}
+
+/// Copies a few bytes, without a call.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+pub(crate) unsafe fn copy_few(to: *mut u8, from: *const u8, bytes: usize) {
+    /// # Safety
+    /// As [`copy`], for the bytes of a `T`.
+    #[inline(always)]
+    unsafe fn unit<T: Copy>(to: *mut u8, from: *const u8) {
+        // SAFETY: handed down from the caller; neither needs to be aligned.
+        unsafe {
+            to.cast::<T>()
+                .write_unaligned(from.cast::<T>().read_unaligned())
+        }
+    }
+    // SAFETY: every unit ends within `bytes`; the last one may overlap the one before it, which has put
+    // the same bytes there, as the ranges do not overlap each other.
+    unsafe {
+        if bytes >= 16 {
+            let last = bytes - 16;
+            let mut at = 0;
+            while at < last {
+                unit::<u128>(to.add(at), from.add(at));
+                at += 16;
+            }
+            unit::<u128>(to.add(last), from.add(last));
+        } else if bytes >= 8 {
+            unit::<u64>(to, from);
+            unit::<u64>(to.add(bytes - 8), from.add(bytes - 8));
+        } else if bytes >= 4 {
+            unit::<u32>(to, from);
+            unit::<u32>(to.add(bytes - 4), from.add(bytes - 4));
+        } else {
+            for at in 0..bytes {
+                unit::<u8>(to.add(at), from.add(at));
+            }
+        }
+    }
 }
 
 /// Orders streaming stores before what follows.
@@ -657,6 +760,19 @@ mod x86 {
     ) {
         // SAFETY: the caller's promises are those of `fold_body`.
         unsafe { fold_body::<K>(to, sources, scales, ranks, count) }
+    }
+
+    /// # Safety
+    /// As [`FoldPair`], and the processor has AVX2 and F16C.
+    #[target_feature(enable = "avx2,f16c")]
+    pub(super) unsafe fn pair_avx2<K: Kernel>(
+        to: *mut u8,
+        first: *const u8,
+        second: *const u8,
+        count: usize,
+    ) {
+        // SAFETY: the caller's promises are those of `pair_body`.
+        unsafe { pair_body::<K>(to, first, second, count) }
     }
 
     /// IEEE 754 binary16, computed with in binary32, blocks converted by F16C. Only `fold_for` names

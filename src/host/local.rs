@@ -37,7 +37,7 @@ impl Sources {
     }
 
     #[inline]
-    fn as_slice(&self) -> &[*const u8] {
+    pub(super) fn as_slice(&self) -> &[*const u8] {
         if self.len > FEW {
             return &self.many;
         }

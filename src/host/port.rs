@@ -4,7 +4,7 @@
 use super::engine::Engine;
 use super::liveness::Liveness;
 use super::op::{HostOp, OnDevice, VectorCounts, WaitPolicy};
-use super::shm::{Plan, ShmEngine};
+use super::shm::{MOST_TINY, Plan, ShmEngine, Tiny};
 use super::stage::{self, DeviceMover, Worker};
 use super::stream;
 use crate::config;
@@ -262,6 +262,46 @@ pub(crate) unsafe fn run(target: &'static Target, call: &Call) -> Result<()> {
             },
         )
     }
+}
+
+/// An all-reduce that takes the shortest way, if it is small and nothing is special about it. `None`: it has
+/// not begun, [`run`] takes it.
+///
+/// # Safety
+/// As [`run`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(crate) unsafe fn all_reduce_tiny(
+    target: &'static Target,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: i32,
+    op: i32,
+    stream: *mut c_void,
+    call: impl Fn() -> Call,
+) -> Option<Result<()>> {
+    let plain = !send.is_null() && !recv.is_null() && stream.is_null() && count <= MOST_TINY;
+    if !plain || target.host.driver().is_some() {
+        return None;
+    }
+    let tiny = Tiny {
+        send: send.cast(),
+        recv: recv.cast(),
+        count,
+        dtype: DataType::from_raw(dtype)?,
+        op: RedOp::from_raw(op)?,
+    };
+    let runner = target.host.runner.lock();
+    let runner = runner.as_deref()?;
+    let shm = runner.engine.shared_memory()?;
+    let fold = shm.takes_tiny(&tiny)?;
+    target.count_operation(OpKind::AllReduce);
+    let text = || call().text();
+    let wait = runner.liveness.of(&text);
+    // SAFETY: the caller's promise about the buffers, none of which is on a device where there is no
+    // driver; this is the one operation that goes on, in its turn.
+    Some(unsafe { shm.run_tiny(&tiny, fold, &wait) })
 }
 
 fn open<'a>(entered: &'a Entered<'_, Option<Box<Runner>>>) -> Result<&'a Runner> {

@@ -9,6 +9,7 @@
 //! * `layout`: where the words and areas lie,
 //! * `protocol`: the rules by which ranks hand memory to each other,
 //! * `collectives`, `p2p`: what moves through the segment,
+//! * `tiny`: the shortest way of a small all-reduce,
 //! * `direct`: what is read and written where the callers have it,
 //! * `staged`: the protocol of collectives with buffers in devices' memory,
 //! * `layer`: what an engine over several machines needs of the ranks of one,
@@ -25,6 +26,7 @@ mod layout;
 pub(super) mod p2p;
 mod protocol;
 mod staged;
+mod tiny;
 mod wait;
 
 #[cfg(test)]
@@ -33,6 +35,7 @@ pub(crate) mod tests;
 use crate::error::{Error, Result};
 use crate::host::check::MAX_ENGINE_RANKS;
 use crate::host::engine::Engine;
+use crate::host::kernels::Folds;
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::sys::cpu::{self, CPU_WORDS};
 use crate::sys::memory::Segment;
@@ -41,8 +44,9 @@ use layout::{MAX_MESSAGING_RANKS, Map};
 use staged::{Helpers, Pool};
 pub(crate) use staged::{Plan, pool_bytes};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
+pub(crate) use tiny::{MOST_TINY, Tiny};
 
 /// One rank's end of a shared segment.
 #[derive(Debug)]
@@ -85,7 +89,15 @@ pub(crate) struct ShmEngine {
     declined: Box<[AtomicBool]>,
     /// How often this rank has left the others' buffers, the same on all ranks.
     left: AtomicU64,
+    /// The receive buffer to which others may write; no bytes: there is none.
+    lent_at: AtomicPtr<u8>,
+    lent_bytes: AtomicUsize,
+    /// See `stop_while_pushing`.
+    #[cfg(test)]
+    stops: AtomicBool,
     tuning: Tuning,
+    /// For operations that are too short to look one up.
+    folds: Folds,
     /// What is known about the others' memory. Locked by the one operation that is going on.
     direct: Mutex<Direct>,
     /// [`ShmEngine::abort`] was called here.
@@ -146,7 +158,12 @@ impl ShmEngine {
             dropped: zeros(),
             declined: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
             left: AtomicU64::new(0),
+            lent_at: AtomicPtr::new(std::ptr::null_mut()),
+            lent_bytes: AtomicUsize::new(0),
+            #[cfg(test)]
+            stops: AtomicBool::new(false),
             tuning,
+            folds: Folds::new(),
             direct: Mutex::new(Direct::new(ranks)),
             aborted: AtomicBool::new(false),
         };

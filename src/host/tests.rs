@@ -161,7 +161,7 @@ impl Buffer {
         buffer
     }
 
-    fn write(&mut self, at: usize, content: &[u8]) {
+    pub(crate) fn write(&mut self, at: usize, content: &[u8]) {
         self.bytes[self.start + at..][..content.len()].copy_from_slice(content);
     }
 

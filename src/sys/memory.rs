@@ -137,6 +137,74 @@ impl Segment {
         }
     }
 
+    /// Replaces a part by private memory, for this process alone: others that have the memory mapped keep
+    /// what was there. `content`: it looks the same afterwards; else it may be zeros. What was written to
+    /// the part meanwhile may be lost.
+    ///
+    /// No thread finds a hole there: the kernel puts one mapping in the other's place. Both ends are
+    /// multiples of a page.
+    pub(crate) fn make_private(
+        &self,
+        part: std::ops::Range<usize>,
+        content: bool,
+    ) -> io::Result<()> {
+        if part.start >= part.end || part.end > self.len {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let len = part.len();
+        // SAFETY: the part lies in this mapping.
+        let place = unsafe { self.base.as_ptr().add(part.start) };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        if !content {
+            // SAFETY: the part lies in this mapping, which the caller wants replaced; its addresses stay
+            // mapped, with the same rights.
+            let made =
+                unsafe { libc::mmap(place.cast(), len, USABLE, flags | libc::MAP_FIXED, -1, 0) };
+            return match made == libc::MAP_FAILED {
+                true => Err(io::Error::last_os_error()),
+                false => Ok(()),
+            };
+        }
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing of ours.
+        let copy = unsafe { libc::mmap(std::ptr::null_mut(), len, USABLE, flags, -1, 0) };
+        if copy == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both are `len` bytes long and apart. Another process may write to the part at the same
+        // time; what is copied of that is any bytes. Then the copy takes the part's place, as above.
+        let moved = unsafe {
+            std::ptr::copy_nonoverlapping(place.cast_const(), copy.cast(), len);
+            libc::mremap(copy, len, len, moves, place)
+        };
+        if moved == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            // SAFETY: the mapping made above, which nobody knows.
+            unsafe { libc::munmap(copy, len) };
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Takes the memory of a part away that [`Segment::make_private`] has replaced; its addresses stay
+    /// taken, and nobody can touch them.
+    pub(crate) fn drop_private(&self, part: std::ops::Range<usize>) -> io::Result<()> {
+        if part.start >= part.end || part.end > self.len {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: the part lies in this mapping; the caller gives up what is there.
+        let made = unsafe {
+            let place = self.base.as_ptr().add(part.start);
+            let flags = flags | libc::MAP_FIXED;
+            libc::mmap(place.cast(), part.len(), libc::PROT_NONE, flags, -1, 0)
+        };
+        match made == libc::MAP_FAILED {
+            true => Err(io::Error::last_os_error()),
+            false => Ok(()),
+        }
+    }
+
     /// Maps memory that another rank made with [`Segment::create`] and passed to us. The descriptor
     /// is not needed afterwards.
     pub(crate) fn open(fd: BorrowedFd<'_>, len: usize) -> Result<Segment> {
@@ -322,6 +390,13 @@ pub(crate) unsafe fn read_process(pid: u32, from: u64, to: *mut u8, len: usize) 
         }
     }
     Ok(())
+}
+
+/// Bytes of a page, as the kernel maps them.
+pub(crate) fn page_bytes() -> usize {
+    // SAFETY: the call takes a number and touches no memory of ours.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(0)
 }
 
 /// Bytes of memory that this machine has, swap included; 0 if the kernel does not say.

@@ -5,12 +5,13 @@
 //! they go on in piece steps. `protocol` has the rules.
 
 use super::ShmEngine;
-use super::direct::Visit;
+use super::direct::{Direct, Loan, Visit};
 use super::layout::{Row, SLOT, Side};
 use super::protocol::{self, Counter, Peers};
 use super::wait::Flags;
 use crate::error::{Error, Result};
 use crate::host::check::{Fingerprint, Staging, compare_counts, mismatch, reduces};
+use crate::host::engine::Engine;
 use crate::host::kernels::{Scale, Target, copy, fence};
 use crate::host::local::{
     Reducer, Sources, alone, extent, move_own, offset, own_block, private_copy,
@@ -97,7 +98,7 @@ impl ShmEngine {
     /// Publishes this rank's header and waits for all others'. On a mismatch all ranks return the
     /// same error, having read the same headers; nothing else has happened, so the next collective
     /// starts from a clean state. Returns what any rank says of its memory.
-    #[inline]
+    #[inline(always)]
     pub(super) fn exchange(
         &self,
         sequence: u64,
@@ -256,15 +257,44 @@ impl ShmEngine {
         let (sequence, parity) = self.begin();
         self.publish_scale(op, parity);
         let direct = &mut *lock(&self.direct);
-        if !op.on_device.any() {
-            self.announce(direct, op, bytes, parity);
-        }
+        let loan = (!op.on_device.any()).then(|| self.announce(direct, op, bytes, parity));
         let says = self.staging(op);
-        let staging = self.exchange(sequence, Fingerprint::of(op), says, wait)?;
-        if staging.says(Staging::ON_DEVICE) {
-            // SAFETY: handed down from the caller.
-            return unsafe { self.in_stages(op, bytes, parity, staging, wait) };
-        }
+        let met = self.exchange(sequence, Fingerprint::of(op), says, wait);
+        let staging = match (met, loan) {
+            (Ok(staging), Some(loan)) if !staging.says(Staging::ON_DEVICE) => {
+                // SAFETY: handed down from the caller.
+                let done = unsafe { self.large_on_host(direct, op, (bytes, frame), parity, wait) };
+                if done.is_ok() {
+                    loan.ended();
+                }
+                return done;
+            }
+            // Ranks that disagree, or stage, write to nobody's buffer.
+            (Ok(staging), loan) => {
+                loan.map(Loan::ended);
+                staging
+            }
+            (Err(error), loan) => {
+                if self.check_failure().is_ok() {
+                    loan.map(Loan::ended);
+                }
+                return Err(error);
+            }
+        };
+        // SAFETY: handed down from the caller.
+        unsafe { self.in_stages(op, bytes, parity, staging, wait) }
+    }
+
+    /// # Safety
+    /// As [`ShmEngine::large`], after the exchange, in which no rank has said that its buffers are on a device.
+    unsafe fn large_on_host(
+        &self,
+        direct: &mut Direct,
+        op: &HostOp,
+        (bytes, frame): (usize, usize),
+        parity: usize,
+        wait: &dyn WaitPolicy,
+    ) -> Result<()> {
         let way = self.choose(direct, op, frame, parity, wait)?;
         let clock = way.clock();
         // SAFETY: handed down from the caller; all ranks have chosen the same way.

@@ -14,6 +14,21 @@
 //!
 //! A rank that is at work in the others' buffers shows it. One whose operation fails gives its buffers back to
 //! its caller only when no other rank is in them any more.
+//!
+//! That can't be waited for where a rank is a process that was stopped. What it reads does no harm: its
+//! operation fails as soon as it looks. But of an all-reduce in the heap, ranks write their parts of the
+//! result into the others' buffers, and such a rank may go on with that at any time. So
+//!
+//! * others write only whole pages of a buffer: no byte beside it, which the program may use meanwhile;
+//!   each rank fetches the edges itself;
+//! * a rank counts as lending its buffer from before it announces it until the operation has ended on it
+//!   without a failure ([`Loan`]), which is when all others have left;
+//! * whoever is to write first shows that it is there, and then looks whether there was a failure; who
+//!   has failed first publishes that, and then looks who is there (both with a fence between). So of each
+//!   rank that might still write, a rank that gives up sees that it is there;
+//! * if such a rank does not leave and its process has not ended, the rank that gives up takes the pages
+//!   out of its heap before it returns ([`heap::Heap::withdraw`]). What comes later goes to memory that no
+//!   program sees, and that is used for nothing else.
 
 use super::ShmEngine;
 use super::collectives::STREAM_FROM;
@@ -30,6 +45,7 @@ use crate::sys::per_process::PerProcess;
 use crate::sys::process::{self, ProcessWatch};
 use crate::types::OpKind;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
@@ -277,6 +293,8 @@ impl<'a> Presence<'a> {
 
 impl Drop for Presence<'_> {
     fn drop(&mut self) {
+        // What was written past the caches may still be under way.
+        fence();
         self.0.map.visiting(self.0.rank).store(0, Release);
     }
 }
@@ -350,6 +368,46 @@ impl Visit<'_> {
             )),
         }
     }
+
+    /// What of `bytes` bytes of a rank's receive buffer another may write.
+    fn lent(&self, owner: usize, writer: usize, bytes: usize) -> Range<usize> {
+        match self.recvs[owner] {
+            // Threads of one process wait for each other, however long it takes.
+            _ if self.engine.same_process(owner, writer) => 0..bytes,
+            // Where a heap is mapped here, pages begin where they do in its process.
+            Reach::Here(start) => {
+                let pages = heap::whole_pages(start.addr() as u64, bytes);
+                // Whole elements of every type, and cache lines of the result.
+                let start = pages.start.next_multiple_of(64);
+                start..(pages.end / 64 * 64).max(start)
+            }
+            _ => 0..0,
+        }
+    }
+}
+
+/// This rank's receive buffer, while others may write to it. If it goes before [`Loan::ended`], other ranks
+/// may be in the middle of that, and will stop at the next look: then the failure is known to all.
+pub(super) struct Loan<'a>(&'a ShmEngine);
+
+impl Loan<'_> {
+    /// All others have left the buffer, or will not come.
+    pub(super) fn ended(self) {
+        self.0.lent_bytes.store(0, Relaxed);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        if self.0.published_failure().is_ok() {
+            let error = Error::internal("an operation has ended before it was done");
+            self.0.publish_failure(&error);
+        }
+        if std::thread::panicking() {
+            self.0.await_departure();
+        }
+    }
 }
 
 impl ShmEngine {
@@ -377,6 +435,11 @@ impl ShmEngine {
     /// Whether a rank is a thread of this process.
     fn is_here(&self, rank: usize) -> bool {
         self.map.fact(rank, Fact::Process).load(Acquire) == self.tuning.process
+    }
+
+    /// Whether two ranks are threads of one process.
+    fn same_process(&self, one: usize, other: usize) -> bool {
+        self.fact(one, Fact::Process) == self.fact(other, Fact::Process)
     }
 
     /// The process of a rank, if its number means something here.
@@ -429,8 +492,15 @@ impl ShmEngine {
         self.map.cost(self.rank, parity).store(direct.cost, Relaxed);
     }
 
-    /// Announces this rank's buffers, before the exchange.
-    pub(super) fn announce(&self, direct: &mut Direct, op: &HostOp, bytes: usize, parity: usize) {
+    /// Announces this rank's buffers, before the exchange. Of an all-reduce, others may write to the receive
+    /// buffer from then on.
+    pub(super) fn announce(
+        &self,
+        direct: &mut Direct,
+        op: &HostOp,
+        bytes: usize,
+        parity: usize,
+    ) -> Loan<'_> {
         let at_root = |blocks: usize| {
             if op.root as usize == self.rank {
                 blocks
@@ -452,6 +522,14 @@ impl ShmEngine {
         };
         self.announce_one(direct, Side::Send, parity, op.send, send * bytes);
         self.announce_one(direct, Side::Recv, parity, op.recv, recv * bytes);
+        let lent = if op.kind == OpKind::AllReduce {
+            bytes
+        } else {
+            0
+        };
+        self.lent_at.store(op.recv, Relaxed);
+        self.lent_bytes.store(lent, Relaxed);
+        Loan(self)
     }
 
     /// Asks all ranks something that each must try out; `true` if all say yes.
@@ -533,10 +611,14 @@ impl ShmEngine {
             let mapped = in_heap(rank, side) && direct.heaps[rank] == Some(true);
             one_process || mapped || word(rank, side) == 0
         };
-        // Only inside one process: a process that was stopped while it writes, and goes on when the others
-        // have long given up, would write into what they use for something else by then.
-        let push =
-            one_process && matches!(op.kind, OpKind::AllReduce | OpKind::Reduce | OpKind::Gather);
+        let push = match op.kind {
+            OpKind::AllReduce => {
+                let lends = |rank| loads(rank, Side::Recv) && word(rank, Side::Recv) != 0;
+                (one_process || heap::can_withdraw()) && (0..ranks).all(lends)
+            }
+            OpKind::Reduce | OpKind::Gather => one_process,
+            _ => false,
+        };
         // In place a block is sent and overwritten at once.
         let swaps = |rank: usize| {
             let same = word(rank, Side::Send) == word(rank, Side::Recv);
@@ -547,9 +629,7 @@ impl ShmEngine {
         }
         let loads_sends = match op.kind {
             OpKind::Broadcast | OpKind::Scatter => loads(root, Side::Send),
-            OpKind::Gather => {
-                push || (0..ranks).all(|rank| rank == root || loads(rank, Side::Send))
-            }
+            OpKind::Gather => (0..ranks).all(|rank| rank == root || loads(rank, Side::Send)),
             _ => (0..ranks).all(|rank| loads(rank, Side::Send)),
         };
         if loads_sends {
@@ -571,7 +651,7 @@ impl ShmEngine {
         Ok(Way {
             direct: single,
             copies: single,
-            push: single && push,
+            push: false,
             trial: timed.then_some((kind, size, single)),
         })
     }
@@ -696,6 +776,17 @@ impl ShmEngine {
                 .collect()
         };
         let (sends, recvs) = (all(Side::Send), all(Side::Recv));
+        for (side, reached) in [(Side::Send, &sends), (Side::Recv, &recvs)] {
+            let lost = |&rank: &usize| {
+                let word = self.map.buffer(rank, parity, side).load(Relaxed);
+                word != 0 && matches!(reached[rank], Reach::Not)
+            };
+            if let Some(rank) = (0..self.ranks).find(lost) {
+                let error = Error::internal(format!("a buffer of rank {rank} can't be reached"));
+                self.publish_failure(&error);
+                return Err(error);
+            }
+        }
         let mut chunk = 4 * COPY_CHUNK;
         if way.copies {
             chunk = (SCRATCH / self.ranks / 64 * 64).clamp(LEAST_CHUNK, COPY_CHUNK);
@@ -719,7 +810,6 @@ impl ShmEngine {
     /// Ends a visit: this rank leaves the others' buffers, and waits for those who visit its own.
     pub(super) fn leave(&self, visit: Visit<'_>, visitors: Peers) -> Result<()> {
         let wait = visit.wait;
-        fence();
         drop(visit);
         protocol::leave(&self.flags(wait), self.next_leave(), visitors)
     }
@@ -869,21 +959,37 @@ impl ShmEngine {
             chunk = chunk.min(RESULT_CHUNK);
             result = vec![0u8; chunk];
         }
-        for at in (start..end).step_by(chunk) {
-            let len = chunk.min(end - at);
+        let lent: Vec<Range<usize>> = receivers
+            .iter()
+            .map(|&rank| visit.lent(rank, self.rank, bytes))
+            .collect();
+        let mut targets = Vec::with_capacity(receivers.len());
+        let mut at = start;
+        while at < end {
+            // As far as the same ranks get what is reduced.
+            let ends = lent.iter().flat_map(|lent| [lent.start, lent.end]);
+            let next = ends.filter(|&edge| edge > at).min().unwrap_or(end);
+            let len = chunk.min(end - at).min(next - at);
+            targets.clear();
+            for (&rank, lent) in receivers.iter().zip(&lent) {
+                if lent.contains(&at) {
+                    targets.push(visit.recv(rank, at)?);
+                }
+            }
             // SAFETY: every rank's send buffer has these bytes, which only this rank reads; where a rank
-            // receives in place, they are its result, which only this rank writes, after it has read.
+            // receives in place, they are its result, which only this rank writes, after it has read. What is
+            // written of other processes' buffers is what they lend: whole pages, which they take out
+            // of what this process can reach before they use them for anything else.
             unsafe {
                 let sources = visit.sources(at, len)?;
-                match receivers[..] {
-                    [one] => {
-                        let to = Target::one(visit.recv(one, at)?, stream);
-                        reducer.fold(to, &sources, len);
-                    }
+                #[cfg(test)]
+                self.stop_while_pushing();
+                match targets[..] {
+                    [one] => reducer.fold(Target::one(one, stream), &sources, len),
                     [one, two] => {
                         let to = Target {
-                            first: visit.recv(one, at)?,
-                            second: visit.recv(two, at)?,
+                            first: one,
+                            second: two,
                             stream,
                             stream_second: stream,
                         };
@@ -891,14 +997,61 @@ impl ShmEngine {
                     }
                     _ => {
                         reducer.fold(Target::one(result.as_mut_ptr(), false), &sources, len);
-                        for &rank in &receivers {
-                            copy(visit.recv(rank, at)?, result.as_ptr(), len, stream);
+                        for &to in &targets {
+                            copy(to, result.as_ptr(), len, stream);
                         }
                     }
                 }
             }
+            at += len;
+        }
+        if op.kind != OpKind::AllReduce {
+            return Ok(());
+        }
+        // SAFETY: handed down from the caller.
+        unsafe { self.fetch_edges(op, bytes, part, visit) }
+    }
+
+    /// Fetches what the others don't write of this rank's result: they have it in their own buffers.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::push_reduced`], of which each rank reduces `part` bytes.
+    unsafe fn fetch_edges(
+        &self,
+        op: &HostOp,
+        bytes: usize,
+        part: usize,
+        visit: &mut Visit<'_>,
+    ) -> Result<()> {
+        let flags = self.flags(visit.wait);
+        let done = self.step.load(Relaxed) + 1;
+        self.step.store(done, Relaxed);
+        fence();
+        protocol::publish(&flags, Counter::Consumed, done);
+        for owner in self.others() {
+            let lent = visit.lent(self.rank, owner, bytes);
+            let start = (owner * part).min(bytes);
+            let end = (start + part).min(bytes);
+            let edges = [start..end.min(lent.start), start.max(lent.end)..end];
+            for edge in edges.into_iter().filter(|edge| !edge.is_empty()) {
+                protocol::await_peers(&flags, Counter::Consumed, Peers::Only(owner), done)?;
+                let (from, to) = (visit.recvs[owner], offset(op.recv, edge.start));
+                // SAFETY: the owner's result, which stays there until all have left; the caller promised the
+                // bytes at `recv`.
+                let fetched = unsafe { self.fetch(from, edge.start, to, edge.len(), false)? };
+                fetched.map_err(|error| self.unreadable(owner, error, visit.wait))?;
+            }
         }
         Ok(())
+    }
+
+    /// For tests: the process stops where it is about to write into others' buffers.
+    #[cfg(test)]
+    fn stop_while_pushing(&self) {
+        if self.stops.swap(false, Relaxed) {
+            // SAFETY: a signal to this process, which somebody else lets go on.
+            unsafe { libc::raise(libc::SIGSTOP) };
+        }
     }
 
     /// Reduces this rank's part into its own buffer, and fetches the parts of the others from theirs as soon
@@ -1012,9 +1165,9 @@ impl ShmEngine {
         error
     }
 
-    /// Before this rank gives its buffers back after a failure: waits until no other rank is at work in them.
-    /// A dead one is not; one of another process that does not go may have been stopped, and could go
-    /// on later: from then on no address of this process' heap is used twice.
+    /// Before this rank gives its buffers back after a failure, which is published: waits until no other rank
+    /// is at work in them. A dead one is not. One of another process that does not go may have been stopped,
+    /// and could go on later: from then on it can't reach the memory that it may write to.
     #[cold]
     pub(super) fn await_departure(&self) {
         std::sync::atomic::fence(SeqCst);
@@ -1026,12 +1179,26 @@ impl ShmEngine {
                     if self.has_ended(rank, &mut watch) {
                         break;
                     }
-                    if start.elapsed() >= DEPARTURE {
-                        heap::never_reuse();
+                    if start.elapsed() >= DEPARTURE && self.withdraw_lent() {
                         break;
                     }
                 }
                 std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+
+    /// Takes what this rank has lent out of what others can reach. `false`: the kernel has not done it.
+    fn withdraw_lent(&self) -> bool {
+        let (at, bytes) = (self.lent_at.load(Relaxed), self.lent_bytes.load(Relaxed));
+        let Some(heap) = heap::own().filter(|heap| bytes > 0 && heap.spans(at, bytes)) else {
+            return true;
+        };
+        match heap.withdraw(at, bytes) {
+            Ok(()) => true,
+            Err(error) => {
+                log::warn!("a buffer stays in use until all ranks have left it: {error}");
+                false
             }
         }
     }

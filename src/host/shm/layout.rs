@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// would take gigabytes.
 pub(super) const MAX_MESSAGING_RANKS: usize = 128;
 
-/// Payload bytes that fit into a call's header line.
-pub(super) const LINE_PAYLOAD: usize = 48;
+/// Payload bytes that fit into the pair of cache lines of a call's header; 48 of them lie in the line that
+/// others poll.
+pub(super) const LINE_PAYLOAD: usize = PAIR - 16;
 
 /// Payload bytes of a slot, from which small collectives are done in one exchange.
 pub(super) const SLOT: usize = 16 << 10;
@@ -410,7 +411,7 @@ impl Map {
     }
 
     /// A buffer of a rank that has announced a large collective: its address, and in the uppermost bit
-    /// whether it lies in the heap of the rank's process.
+    /// whether it lies in the heap of the rank's process. It lies where small collectives have their data.
     #[inline]
     pub(super) fn buffer(&self, rank: usize, parity: usize, side: Side) -> &AtomicU64 {
         self.word(self.header(rank, parity) + 64 + side as usize * 8)
@@ -424,7 +425,7 @@ impl Map {
 
     /// What a rank says to the last question of one parity.
     pub(super) fn answer(&self, rank: usize, parity: usize) -> &AtomicU64 {
-        self.word(self.header(rank, parity) + 88)
+        self.word(self.offsets.scales + (rank * 2 + parity) * PAIR + 64)
     }
 
     /// What a rank says about its process.
@@ -444,7 +445,7 @@ impl Map {
         self.half_word(self.offsets.bells + rank * PAIR + 64)
     }
 
-    /// Where a rank's data of a small collective lies: in the header's own cache line if it fits.
+    /// Where a rank's data of a small collective lies: in the header's own cache lines if it fits.
     #[inline(always)]
     pub(super) fn stage(&self, rank: usize, parity: usize, bytes: usize) -> *mut u8 {
         debug_assert!(bytes <= SLOT);

@@ -97,8 +97,8 @@ fn ranks_where<G: Group>(group: &G, holds: impl Fn(usize) -> bool) -> Vec<u32> {
 }
 
 /// Announces this rank's part of collective number `sequence`, which lies in its header and slot
-/// already, and calls `met` for each rank once that one's lies there.
-#[inline]
+/// already, and calls `met` for each other rank once that one's lies there.
+#[inline(always)]
 pub(crate) fn exchange<G: Group>(
     group: &G,
     sequence: u64,
@@ -110,8 +110,10 @@ pub(crate) fn exchange<G: Group>(
     let arrived = |rank| group.counter(header, rank).load(Acquire) >= sequence;
     let missing = || ranks_where(group, |rank| !arrived(rank));
     for rank in 0..group.ranks() {
-        group.wait_until(|| arrived(rank), missing)?;
-        met(rank);
+        if rank != group.rank() {
+            group.wait_until(|| arrived(rank), missing)?;
+            met(rank);
+        }
     }
     Ok(())
 }

@@ -21,11 +21,16 @@ const SPIN: Duration = Duration::from_micros(200);
 const YIELD: Duration = Duration::from_millis(2);
 /// How long one sleep may last, and how often the policy is asked.
 const SLICE: Duration = Duration::from_millis(1);
+/// How long it may take to write down a failure.
+const TELLING: Duration = Duration::from_millis(100);
 /// Looks at the awaited word between two looks at the clock.
 const SPINS_PER_LOOK: u32 = 64;
 
 /// Looks at the awaited word before the wait begins in earnest, if there are cores enough.
-const FIRST_LOOKS: u32 = 32;
+const FIRST_LOOKS: u32 = 512;
+/// Those of them before which there is no pause. A near peer is there after the first, which pause so as not to
+/// disturb its writing; where the cache line takes its time, a pause is a good part of that.
+const EAGER: std::ops::Range<u32> = 2..480;
 
 /// States of the published failure.
 const NONE: u32 = 0;
@@ -183,12 +188,19 @@ impl ShmEngine {
         ready: impl Fn() -> bool,
         waiting_for: impl Fn() -> Vec<u32>,
     ) -> Result<()> {
+        if ready() {
+            return Ok(());
+        }
         // A peer that is about as far as this rank is there before a clock could be read.
-        for _ in 0..self.first_looks() {
-            if ready() {
-                return Ok(());
+        if self.spins.load(Relaxed) {
+            for look in 0..FIRST_LOOKS {
+                if !EAGER.contains(&look) {
+                    std::hint::spin_loop();
+                }
+                if ready() {
+                    return Ok(());
+                }
             }
-            std::hint::spin_loop();
         }
         self.wait_slowly(policy, &ready, &waiting_for)
     }
@@ -233,7 +245,7 @@ impl ShmEngine {
     #[inline]
     pub(super) fn published_failure(&self) -> Result<()> {
         let words = self.map.failure();
-        if words.aborted.load(Relaxed) == 0 && words.state.load(Relaxed) != SET {
+        if words.aborted.load(Relaxed) == 0 && words.state.load(Relaxed) == NONE {
             return Ok(());
         }
         Err(self.failure())
@@ -245,6 +257,15 @@ impl ShmEngine {
         let aborted = words.aborted.load(Acquire);
         if self.aborted.load(Acquire) {
             return Error::new(Code::Aborted, "the communicator was aborted on this rank");
+        }
+        // A rank that is about to say what it has met has failed already, whatever becomes of it.
+        let start = Instant::now();
+        while aborted == 0 && words.state.load(Acquire) == WRITING {
+            if start.elapsed() >= TELLING {
+                let text = "another rank failed, and was lost before it said why";
+                return Error::new(Code::RemoteError, text);
+            }
+            std::thread::sleep(Duration::from_micros(50));
         }
         if words.state.load(Acquire) != SET {
             let text = format!(
