@@ -285,12 +285,8 @@ impl Case<'_> {
             let got = if in_place { &send } else { &recv };
             let right = self.is_right(engine, reduction, got.get(), (expected, 0));
             assert!(right, "{name}");
-            let agreed = &mut *lock(&self.agreed);
-            let agreed = agreed.get_or_insert_with(|| got.get().to_vec());
-            assert!(
-                agreed == got.get(),
-                "{name}: not the same bits as on other ranks"
-            );
+            let agrees = lock(&self.agreed).get_or_insert_with(|| got.get().to_vec()) == got.get();
+            assert!(agrees, "{name}: not the same bits as on other ranks");
             if !in_place {
                 assert_eq!(send.get(), &input[..bytes], "{name}: input changed");
             }

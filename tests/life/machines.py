@@ -136,8 +136,15 @@ def sane(dtype, raw):
     return bytes(raw)
 
 
-def all_operations(comm, rank, nranks, digest):
-    """Every collective with every type and operator, small and large, out of place and in place."""
+ROUNDED = (f.FLOAT16, f.FLOAT32, f.FLOAT64, f.BFLOAT16)
+"""Types of which sums and products are rounded."""
+SELECTING = (2, 3)
+"""Operators whose results are one of their operands."""
+
+
+def all_operations(comm, rank, nranks, digest, common):
+    """Every collective with every type and operator, small and large, out of place and in place. Results that are
+    rounded go into `common`, if there is one, as far as all ranks get them."""
     for count in (0, 1, 13, 5001, 150_001):
         for dtype in range(12):
             size = SIZES[dtype]
@@ -159,6 +166,11 @@ def all_operations(comm, rank, nranks, digest):
                     digest.update(bytes(recv))
                 block, whole = count * size, count * size * nranks
                 for op in range(5) if dtype < 10 else ():
+                    if common and dtype in ROUNDED and op not in SELECTING:
+                        recv = (ctypes.c_ubyte * max(block, 1))()
+                        f.ok(lib.flagosAllReduce(own, recv, count, dtype, op, comm, None), comm)
+                        common.update(bytes(recv))
+                        continue
                     call(lib.flagosAllReduce, block, block, 0, op)
                     call(lib.flagosReduce, block, block, 0, op, root)
                     if not in_place:
@@ -211,11 +223,13 @@ def all_to_all_v(comm, rank, nranks, digest):
 
 
 @role
-def numbers(rank, nranks, unique, title=""):
-    """A digest of what comes of every operation, on a communicator and on its children."""
+def numbers(rank, nranks, unique, apart="", title=""):
+    """A digest of what comes of every operation, on a communicator and on its children; `apart`, one of what is rounded
+    and the same on all ranks."""
     comm = f.init(nranks, unique, rank)
     digest = hashlib.sha256()
-    all_operations(comm, rank, nranks, digest)
+    common = hashlib.sha256() if apart else None
+    all_operations(comm, rank, nranks, digest, common)
     all_to_all_v(comm, rank, nranks, digest)
     messages(comm, rank, nranks, digest)
     for color in (rank % 2, rank // 2):
@@ -225,6 +239,8 @@ def numbers(rank, nranks, unique, title=""):
     f.ok(lib.flagosCommFinalize(comm), comm)
     f.destroy(comm)
     say(title + digest.hexdigest())
+    if common:
+        say(common.hexdigest())
 
 
 def all_numbers(start, nranks):
@@ -237,15 +253,37 @@ def all_numbers(start, nranks):
 
 
 @scenario
+def results_in_layers_are_the_same_on_all_ranks():
+    """What nothing is rounded in is bit by bit what ranks get that share memory, wherever the ranks are; the rest is the same
+    on all ranks."""
+    with Machines(3) as machines:
+        if not machines:
+            return
+        for places in ((0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 2, 2)):
+            def run(places, env):
+                ranks = machines.start(places, "numbers", "apart", env=env)
+                lines = [(one.line(120), one.line()) for one in ranks]
+                for one in ranks:
+                    one.end()
+                return [exact for exact, _ in lines], {common for _, common in lines}, ranks
+            exact, common, ranks = run(places, {"FLAGOSCOMM_LOG": "info"})
+            check(len(common) == 1, places, common)
+            check("shared memory inside them" in ranks[0].stderr(), ranks[0].stderr())
+            together, _, _ = run([0] * len(places), {"FLAGOSCOMM_HOST_ENGINE": "shm"})
+            check(exact == together, places, exact, together)
+
+
+@scenario
 def results_do_not_depend_on_where_the_ranks_are():
     """Two machines with one rank each, with two each, and three with different numbers: bit by bit what ranks get that
-    share memory."""
+    share memory, if there are no layers."""
     with Machines(3) as machines:
         if not machines:
             return
         for places in ((0, 1), (0, 0, 1, 1), (0, 1, 1, 2, 2)):
             nranks = len(places)
-            apart = all_numbers(lambda: machines.start(places, "numbers"), nranks)
+            flat = {"FLAGOSCOMM_HOST_HIERARCHY": "0"}
+            apart = all_numbers(lambda: machines.start(places, "numbers", env=flat), nranks)
             together = all_numbers(
                 lambda: machines.start([0] * nranks, "numbers", env={"FLAGOSCOMM_HOST_ENGINE": "shm"}), nranks)
             check(apart == together, places, apart, together)
@@ -291,6 +329,14 @@ def without_ucx_the_error_says_what_was_tried_and_what_to_install():
         for one in machines.start((0, 1), "tells", env={"FLAGOSCOMM_HOST_ENGINE": "shm"}):
             words = one.line()
             check(words.startswith("9 ") and "rank 1 is not on the machine" in words, words)
+            one.end()
+        # Layers are for all or none.
+        unique = bytes.fromhex(machines.process(0, "serves", 0, 0, b"").line())
+        ranks = [machines.process(rank % 2, "tells", rank, 3, unique,
+                                  env={"FLAGOSCOMM_HOST_HIERARCHY": str(int(rank != 1))}) for rank in range(3)]
+        for one in ranks:
+            words = one.line()
+            check(words.startswith(f"{f.USAGE} ") and "FLAGOSCOMM_HOST_HIERARCHY" in words and "rank 1" in words, words)
             one.end()
         ranks = machines.start((0, 1), "tells", env={"FLAGOSCOMM_LOG": "info"})
         for one in ranks:
@@ -407,6 +453,30 @@ def a_rank_that_is_killed_on_another_machine_ends_the_others():
 
 
 @scenario
+def a_rank_that_is_killed_in_either_layer_ends_all():
+    """Two machines with two ranks each, of which one dies or is stopped: a leader or not, in small and in large collectives.
+    All others name it, on both machines, as the kernel tells of it or by the deadline."""
+    for bad, count in ((1, 2), (3, 400_000), (2, 2), (2, 400_000)):
+        for stops in (False, True):
+            with Machines(2) as machines:
+                if not machines:
+                    return
+                limit = {"FLAGOSCOMM_COLLECTIVE_TIMEOUT": "1.5"} if stops else {}
+                ranks = machines.start((0, 0, 1, 1), "goes_on", "collective", count, env=limit)
+                for one in ranks:
+                    one.expect("ready")
+                time.sleep(0.1)
+                begin = time.monotonic()
+                ranks[bad].process.send_signal(signal.SIGSTOP if stops else signal.SIGKILL)
+                waiting = [one for rank, one in enumerate(ranks) if rank != bad]
+                times = end_of_all(waiting, (f.TIMEOUT, f.REMOTE) if stops else (f.REMOTE,), bad)
+                check(max(times) - begin < (1.5 if stops else 0) + SLACK, times, begin)
+                for one in waiting:
+                    one.go()
+                    one.end()
+
+
+@scenario
 def a_cable_that_is_cut_ends_the_collectives_of_all():
     """On both sides, by the deadline, and before it if the ranks watch each other."""
     for limits, texts in (({"FLAGOSCOMM_COLLECTIVE_TIMEOUT": "1.5"}, ()),
@@ -485,15 +555,16 @@ def disagrees(rank, nranks, unique):
 
 @scenario
 def calls_that_differ_across_machines_are_an_error_on_every_rank():
-    with Machines(2) as machines:
-        if not machines:
-            return
-        ranks = machines.start((0, 1, 1), "disagrees")
-        for one in ranks[:2]:
-            code, _, words = ends(one, "left")
-            check(code == f.REMOTE and named(2, words), code, words)
-        for one in ranks:
-            one.end()
+    for places in ((0, 1), (0, 1, 1), (0, 0, 1, 1)):
+        with Machines(2) as machines:
+            if not machines:
+                return
+            ranks = machines.start(places, "disagrees")
+            for one in ranks[:-1]:
+                code, _, words = ends(one, "left")
+                check(code == f.REMOTE and named(len(places) - 1, words), code, words)
+            for one in ranks:
+                one.end()
 
 
 @role

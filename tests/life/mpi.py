@@ -152,7 +152,7 @@ def once(nranks, unique):
 @role
 def all_the_numbers(_, nranks, unique):
     rank = own_rank(nranks)
-    machines.numbers(rank, nranks, unique, f"{rank} ")
+    machines.numbers(rank, nranks, unique, title=f"{rank} ")
 
 
 @scenario

@@ -138,6 +138,7 @@ struct Layers<'w, 'a> {
 /// The waits for the ranks of this machine: meanwhile messages move on, which others may wait for.
 impl WaitPolicy for Layers<'_, '_> {
     fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
+        self.far.is_over();
         self.near.check(waiting_for)
     }
 

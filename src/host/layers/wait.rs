@@ -111,6 +111,11 @@ impl<'w> FarWait<'w> {
         done
     }
 
+    /// This rank waits for none of another machine any more.
+    pub(super) fn is_over(&self) {
+        self.show(&[]);
+    }
+
     fn show(&self, ranks: &[u32]) {
         if self.shows.replace(!ranks.is_empty()) || !ranks.is_empty() {
             self.engine.near.say_awaited(ranks);
@@ -127,7 +132,10 @@ impl WaitPolicy for FarWait<'_> {
             ranks = ranks.iter().flat_map(of).map(|rank| *rank as u32).collect();
             ranks.sort_unstable();
         }
-        self.show(&ranks);
+        // Nobody is named for a moment whenever data moves.
+        if !ranks.is_empty() {
+            self.show(&ranks);
+        }
         let checked = self.wait.check(&|| ranks.clone());
         // A failure of the ranks of this machine is this rank's, too.
         let checked = checked.and_then(|()| self.engine.near.check_failure());
@@ -141,6 +149,6 @@ impl WaitPolicy for FarWait<'_> {
 
 impl Drop for FarWait<'_> {
     fn drop(&mut self) {
-        self.show(&[]);
+        self.is_over();
     }
 }

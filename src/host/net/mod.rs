@@ -130,6 +130,8 @@ impl Group {
 /// What one operation at a time uses.
 pub(in crate::host) struct State {
     transport: Box<dyn Transport>,
+    /// The transport was given up: its connections are closed.
+    given_up: bool,
     /// Collectives that this rank has begun.
     sequence: u64,
     /// The headers of the present collective.
@@ -254,6 +256,7 @@ impl NetEngine {
             about: transport.about(),
             state: Mutex::new(State {
                 transport,
+                given_up: false,
                 sequence: 0,
                 table: Table::new(ranks)?,
                 pieces: Area::default(),

@@ -410,7 +410,7 @@ impl<'a> Run<'a> {
 
     /// Ends all requests: afterwards nobody touches their memory.
     fn give_up(&mut self) {
-        if self.pending.is_empty() && self.broken.is_none() {
+        if std::mem::replace(&mut self.state.given_up, true) && self.pending.is_empty() {
             return;
         }
         let mut tickets: Vec<Ticket> = self.pending.drain(..).map(|p| p.ticket).collect();

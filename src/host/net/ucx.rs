@@ -510,6 +510,12 @@ impl Ucx {
             left.retain(|ticket| self.done(*ticket).is_none());
             closing.retain(|ticket| self.done(*ticket).is_none());
             if left.is_empty() && closing.is_empty() || Instant::now() >= until {
+                // UCX doesn't let a worker go that has requests nobody has freed.
+                for ticket in left.iter().chain(&closing) {
+                    // SAFETY: requests of this worker that nobody asks for any more; one that goes on is
+                    // freed when it ends.
+                    unsafe { (self.api.request_free)(request(*ticket)) };
+                }
                 return left.len();
             }
             crate::sys::futex::yield_now();
