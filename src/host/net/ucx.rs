@@ -510,16 +510,17 @@ impl Ucx {
             left.retain(|ticket| self.done(*ticket).is_none());
             closing.retain(|ticket| self.done(*ticket).is_none());
             if left.is_empty() && closing.is_empty() || Instant::now() >= until {
-                // UCX doesn't let a worker go that has requests nobody has freed.
-                for ticket in left.iter().chain(&closing) {
-                    // SAFETY: requests of this worker that nobody asks for any more; one that goes on is
-                    // freed when it ends.
-                    unsafe { (self.api.request_free)(request(*ticket)) };
-                }
-                return left.len();
+                break;
             }
             crate::sys::futex::yield_now();
         }
+        // A peer that does not answer, as it is stopped, keeps them from ending.
+        for ticket in closing.iter().chain(&left) {
+            // SAFETY: requests of this worker that are asked for no more; it keeps them until they end or the
+            // worker does, which takes those for lost that were not freed, and aborts the process.
+            unsafe { (self.api.request_free)(request(*ticket)) };
+        }
+        left.len()
     }
 }
 
