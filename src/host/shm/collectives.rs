@@ -5,13 +5,12 @@
 //! they go on in piece steps. `protocol` has the rules.
 
 use super::ShmEngine;
-use super::direct::{Direct, Loan, Visit};
+use super::direct::{Direct, Visit};
 use super::layout::{Row, SLOT, Side};
 use super::protocol::{self, Counter, Peers};
 use super::wait::Flags;
 use crate::error::{Error, Result};
 use crate::host::check::{Fingerprint, Staging, compare_counts, mismatch, reduces};
-use crate::host::engine::Engine;
 use crate::host::kernels::{Scale, Target, copy, fence};
 use crate::host::local::{
     Reducer, Sources, alone, extent, move_own, offset, own_block, private_copy,
@@ -271,12 +270,16 @@ impl ShmEngine {
             }
             // Ranks that disagree, or stage, write to nobody's buffer.
             (Ok(staging), loan) => {
-                loan.map(Loan::ended);
+                if let Some(loan) = loan {
+                    loan.ended();
+                }
                 staging
             }
             (Err(error), loan) => {
-                if self.check_failure().is_ok() {
-                    loan.map(Loan::ended);
+                if let Some(loan) = loan
+                    && self.published_failure().is_ok()
+                {
+                    loan.ended();
                 }
                 return Err(error);
             }
