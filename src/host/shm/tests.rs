@@ -439,6 +439,30 @@ fn the_first_refused_message_of_many_under_way_is_the_one_that_its_sender_hears_
 }
 
 #[test]
+fn no_verdict_is_lost_when_its_note_is_used_again() {
+    World::through(Through::Segment, 2).each(|engine| {
+        let sends = engine.rank == 0;
+        let (kind, peer) = match sends {
+            true => (OpKind::Send, 1),
+            false => (OpKind::Recv, 0),
+        };
+        let mut buffers: Vec<Buffer> = (0..40).map(|_| Buffer::new(8)).collect();
+        let mut odd = Buffer::new(if sends { 3 } else { 4 });
+        let mut ops: Vec<_> = buffers
+            .iter_mut()
+            .map(|b| transfer(kind, peer, b))
+            .collect();
+        for round in 0..3000 {
+            let refused = round % 40;
+            let usual = std::mem::replace(&mut ops[refused], transfer(kind, peer, &mut odd));
+            let result = group(engine, &ops);
+            assert!(result.is_err(), "message {refused} of round {round}");
+            ops[refused] = usual;
+        }
+    });
+}
+
+#[test]
 fn a_message_that_the_receiver_cannot_read_goes_in_pieces() {
     let world = World::through(Through::Kernel, 3);
     // Rank 1 reads something else where rank 0 keeps its number.
