@@ -144,9 +144,11 @@ scenarios! {
     foreign_clients_do_not_move_a_deadline
     more_silent_clients_than_are_heard_make_room
     results_do_not_depend_on_where_the_ranks_are
+    results_in_layers_are_the_same_on_all_ranks
     without_ucx_the_error_says_what_was_tried_and_what_to_install
     machines_that_ucx_does_not_connect_are_named
     a_rank_that_is_killed_on_another_machine_ends_the_others
+    a_rank_that_is_killed_in_either_layer_ends_all
     a_cable_that_is_cut_ends_the_collectives_of_all
     an_abort_on_one_machine_ends_the_others
     calls_that_differ_across_machines_are_an_error_on_every_rank
