@@ -194,10 +194,10 @@ static inline void pair_run_sides(pair_allreduce ours, void *ours_context, const
             double wanted = block / each[q];
             calls[q] = wanted < 1 ? 1 : wanted > 200000 ? 200000 : (int)wanted;
         }
-        /* No size takes longer than about six seconds. */
+        /* No size takes much longer than six seconds. */
         double pair_time = each[0] * calls[0] + each[1] * calls[1];
         int n = pairs * pair_time > 6 ? (int)(6 / pair_time) : pairs;
-        n = (int)pair_agree(ours, ours_context, rank, n < 11 ? 11 : n);
+        n = (int)pair_agree(ours, ours_context, rank, n < 21 ? 21 : n);
         static double t[2][PAIR_MOST], ratio[PAIR_MOST];
         double busy = pair_busy(), own = pair_own(), wall = pair_now();
         for (int p = 0; p < n; p++) {
