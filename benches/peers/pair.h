@@ -272,7 +272,7 @@ static inline void pair_run_sides(pair_allreduce ours, void *ours_context, const
         }
         char head[64];
         snprintf(head, sizeof head, "\"bytes\":%zu", bytes);
-        pair_compare(&ranks, timed, bytes, head, pairs, 11, block);
+        pair_compare(&ranks, timed, bytes, head, pairs, 21, block);
         for (int q = 0; q < 2; q++) {
             if (!sides[q].drop) continue;
             sides[q].drop(context[q], work[q].send, bytes);

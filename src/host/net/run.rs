@@ -20,6 +20,8 @@ const LONG_CROWDED: Duration = Duration::from_millis(320);
 const MOVES: u32 = 64;
 /// Nothing moves any more if nothing has come for so long.
 const QUIET: Duration = Duration::from_millis(10);
+/// Nothing has moved for long.
+const SILENCE: Duration = Duration::from_millis(100);
 /// How often the policy is asked.
 const SLICE: Duration = Duration::from_millis(1);
 /// Letters that may be on their way.
@@ -140,6 +142,8 @@ pub(in crate::host) struct Run<'a> {
     moves: u32,
     /// Since when nothing has moved.
     idle: Option<Instant>,
+    /// When something has moved again after a long time.
+    silence: Option<Instant>,
     checked: Option<Instant>,
     /// A connection that has failed, since when, and how.
     broken: Option<(Instant, usize, String)>,
@@ -164,6 +168,7 @@ impl<'a> Run<'a> {
             done: Vec::new(),
             moves: 0,
             idle: None,
+            silence: None,
             checked: None,
             broken: None,
             buffers: Vec::new(),
@@ -297,7 +302,12 @@ impl<'a> Run<'a> {
             self.moves = 0;
             return false;
         }
-        self.idle = None;
+        if let Some(start) = self.idle.take() {
+            let now = Instant::now();
+            if now - start >= SILENCE {
+                self.silence = Some(now);
+            }
+        }
         self.moves += 1;
         !self.moves.is_multiple_of(MOVES)
     }
@@ -371,10 +381,9 @@ impl<'a> Run<'a> {
             };
             let mut checked = self.policy.check(&waiting_for);
             let late = checked.as_ref().is_err_and(|e| e.code() == Code::Timeout);
-            if late && (0..self.engine.ranks).any(|rank| self.state.transport.lost(rank).is_some())
-            {
-                // What moved may be the end of a connection to a rank whose deadline was just before this
-                // one's: those for whom both have waited are named.
+            if late && self.silence.is_some_and(|end| now - end < QUIET) {
+                // What moves at last may be the end of a connection to a rank whose deadline was just before
+                // this one's. Those for whom both have waited are named.
                 checked = self.policy.check(&|| self.waiting_for()).and(checked);
             }
             if let Err(error) = checked {

@@ -507,25 +507,68 @@ fn who_is_gone_is_not_missed_while_data_moves() {
 /// connections, and the others still name whom they wait for.
 #[test]
 fn a_rank_that_gives_up_first_does_not_hide_whom_the_others_wait_for() {
-    let (world, wires) = with_wires(3);
-    let mut buffer = Buffer::new(100_000);
-    let recv = transfer(OpKind::Recv, 2, &mut buffer);
-    /// At the deadline something moves: the connection to rank 1 ends.
-    struct Closes<'a>(&'a Mutex<Wires>, Instant);
-    impl WaitPolicy for Closes<'_> {
+    struct Closes(Instant);
+    impl Transport for Closes {
+        fn about(&self) -> String {
+            String::new()
+        }
+        unsafe fn send(
+            &mut self,
+            _: usize,
+            _: u64,
+            _: *const u8,
+            _: usize,
+        ) -> std::result::Result<Option<Ticket>, String> {
+            Ok(None)
+        }
+        unsafe fn recv(
+            &mut self,
+            _: usize,
+            _: u64,
+            _: *mut u8,
+            _: usize,
+        ) -> std::result::Result<Option<Ticket>, String> {
+            Ok(Some(Ticket(0)))
+        }
+        fn progress(&mut self) -> bool {
+            Instant::now() >= self.0
+        }
+        fn done(&mut self, _: Ticket) -> Option<std::result::Result<(), String>> {
+            None
+        }
+        fn lost(&self, _: usize) -> Option<String> {
+            None
+        }
+        fn give_up(&mut self, _: &[Ticket]) -> usize {
+            0
+        }
+    }
+    struct Deadline(Instant);
+    impl WaitPolicy for Deadline {
         fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
-            if Instant::now() < self.1 {
+            if Instant::now() < self.0 {
                 return Ok(());
             }
-            lock(self.0).lost[1] = true;
             let text = format!("waiting for ranks {:?}", waiting_for());
             Err(Error::new(Code::Timeout, text))
         }
     }
-    // So early that the wait is not quiet yet.
-    let policy = Closes(&wires, Instant::now() + Duration::from_millis(3));
-    let error = run_with(&*world.0[0], &recv, &policy).unwrap_err();
-    assert_eq!(error.text(), "waiting for ranks [2]");
+    let mut buffer = Buffer::new(0);
+    let recv = transfer(OpKind::Recv, 2, &mut buffer);
+    let start = Instant::now();
+    let text = |quiet, deadline| {
+        let engine = NetEngine::new(Box::new(Closes(quiet)), 0, 3, false).unwrap();
+        let error = run_with(&engine, &recv, &Deadline(deadline)).unwrap_err();
+        error.text().to_owned()
+    };
+    let end = start + Duration::from_millis(150);
+    assert_eq!(text(end, end), "waiting for ranks [2]");
+    // Where data has moved for a while nobody is missed.
+    let now = Instant::now();
+    assert_eq!(
+        text(now, now + Duration::from_millis(50)),
+        "waiting for ranks []"
+    );
 }
 
 /// Other ranks are served while this one makes no call.
