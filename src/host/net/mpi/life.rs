@@ -12,11 +12,14 @@ use crate::sys::per_process::PerProcess;
 use std::ffi::{c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Instant;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 /// Variables that launchers set: Open MPI's, others over PMIx, and those over PMI.
 const LAUNCHERS: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"];
+
+/// How long a finalize of the program's waits for calls of ours that are inside MPI.
+const LEAVE: Duration = Duration::from_secs(1);
 
 /// The variable that shows that the process was started by an MPI launcher.
 pub(crate) fn launcher() -> Option<&'static str> {
@@ -347,7 +350,13 @@ unsafe extern "C" fn on_finalize<H: Handle>(
 ) -> c_int {
     if let Some(shared) = LIFE.get() {
         shared.closed.store(true, Ordering::Release);
-        drop(shared.inside.write());
+        // Nobody stays inside for long, unless MPI itself makes them wait for its finalize.
+        let until = Instant::now() + LEAVE;
+        while matches!(shared.inside.try_write(), Err(TryLockError::WouldBlock))
+            && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
     0
 }

@@ -255,6 +255,19 @@ fn recv(
     unsafe { transport.recv(from, TAG | number, to, bytes) }
 }
 
+#[test]
+fn a_place_is_read_as_it_was_said_or_not_at_all() {
+    let place = Place {
+        rank: 3,
+        size: 9,
+        largest_tag: 32767,
+        before: u32::MAX,
+    };
+    let body = place.encode();
+    assert_eq!(Place::decode(&body), Some(place));
+    assert!((0..body.len()).all(|cut| Place::decode(&body[..cut]).is_none()));
+}
+
 /// A message is done when its last piece is, whichever that is, and that some are done is progress.
 #[test]
 fn a_long_message_goes_in_pieces() {
