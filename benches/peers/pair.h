@@ -203,7 +203,7 @@ static inline void pair_compare(const pair_ranks *ranks, const pair_timed sides[
         double wanted = block / each[q];
         calls[q] = wanted < 1 ? 1 : wanted > 200000 ? 200000 : (int)wanted;
     }
-    /* No size takes longer than about six seconds. */
+    /* No size takes much longer than six seconds. */
     double pair_time = each[0] * calls[0] + each[1] * calls[1];
     int n = pairs * pair_time > 6 ? (int)(6 / pair_time) : pairs;
     n = (int)pair_agree(ranks->sum, ranks->context, ranks->rank, n < least ? least : n);
@@ -272,7 +272,7 @@ static inline void pair_run_sides(pair_allreduce ours, void *ours_context, const
         }
         char head[64];
         snprintf(head, sizeof head, "\"bytes\":%zu", bytes);
-        pair_compare(&ranks, timed, bytes, head, pairs, 11, block);
+        pair_compare(&ranks, timed, bytes, head, pairs, 21, block);
         for (int q = 0; q < 2; q++) {
             if (!sides[q].drop) continue;
             sides[q].drop(context[q], work[q].send, bytes);
