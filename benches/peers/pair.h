@@ -203,7 +203,7 @@ static inline void pair_compare(const pair_ranks *ranks, const pair_timed sides[
         double wanted = block / each[q];
         calls[q] = wanted < 1 ? 1 : wanted > 200000 ? 200000 : (int)wanted;
     }
-    /* No size takes longer than about six seconds. */
+    /* No size takes much longer than six seconds. */
     double pair_time = each[0] * calls[0] + each[1] * calls[1];
     int n = pairs * pair_time > 6 ? (int)(6 / pair_time) : pairs;
     n = (int)pair_agree(ranks->sum, ranks->context, ranks->rank, n < least ? least : n);

@@ -133,6 +133,37 @@ fn copies(lib: &Path, dir: &Path) -> Result<PathBuf, String> {
     Ok(dir.to_owned())
 }
 
+/// Every operation against every peer on this host.
+fn one_host(options: &Options, lib: PathBuf) -> Result<bool, String> {
+    let sizes = options.sizes.split(',').map(|size| {
+        let bytes = size.trim().parse().ok().filter(|bytes| *bytes >= 4);
+        bytes.ok_or_else(|| format!("{size:?} is not a size in bytes, of at least one float32"))
+    });
+    let settings = Settings {
+        lib,
+        peers: options.peer.clone(),
+        operations: options.operations.clone(),
+        ranks: options.ranks,
+        sizes: sizes.collect::<Result<_, _>>()?,
+        pairs: options.pairs,
+        block: options.block,
+    };
+    let report = comparison::run(&settings)?;
+    println!("{}", report.markdown());
+    let written = match options.write_docs {
+        true => report.write_docs()?,
+        false => report.write(&options.out.clone().unwrap_or_else(|| scratch("peers")))?,
+    };
+    for file in written {
+        println!("written: {}", file.display());
+    }
+    for sentence in report.missing.iter().chain(&report.behind()) {
+        eprintln!("{sentence}");
+    }
+    let slower = report.rows.iter().any(|r| r.ratio.below(1.0));
+    Ok(!report.rows.is_empty() && !(options.gate && (slower || !report.missing.is_empty())))
+}
+
 struct Row {
     peer: String,
     data: Value,
@@ -443,37 +474,6 @@ fn plot_ratios(
         .border_style(BLACK)
         .draw()?;
     Ok(())
-}
-
-/// Every operation against every peer on this host.
-fn one_host(options: &Options, lib: PathBuf) -> Result<bool, String> {
-    let sizes = options.sizes.split(',').map(|size| {
-        let bytes = size.trim().parse().ok().filter(|bytes| *bytes >= 4);
-        bytes.ok_or_else(|| format!("{size:?} is not a size in bytes, of at least one float32"))
-    });
-    let settings = Settings {
-        lib,
-        peers: options.peer.clone(),
-        operations: options.operations.clone(),
-        ranks: options.ranks,
-        sizes: sizes.collect::<Result<_, _>>()?,
-        pairs: options.pairs,
-        block: options.block,
-    };
-    let report = comparison::run(&settings)?;
-    println!("{}", report.markdown());
-    let written = match options.write_docs {
-        true => report.write_docs()?,
-        false => report.write(&options.out.clone().unwrap_or_else(|| scratch("peers")))?,
-    };
-    for file in written {
-        println!("written: {}", file.display());
-    }
-    for sentence in report.missing.iter().chain(&report.behind()) {
-        eprintln!("{sentence}");
-    }
-    let slower = report.rows.iter().any(|r| r.ratio.below(1.0));
-    Ok(!report.rows.is_empty() && !(options.gate && (slower || !report.missing.is_empty())))
 }
 
 fn table(rows: &[Row]) {

@@ -59,6 +59,7 @@ fn draw(area: &Area, report: &Report, operation: Operation) -> Result<(), Failed
     chart
         .configure_mesh()
         .x_labels(8)
+        .y_labels(6)
         .x_label_formatter(&|v| size_name(v.round() as u64))
         .y_label_formatter(&|v| format!("{v}"))
         .draw()?;

@@ -167,7 +167,8 @@ impl Measured {
             return Ok(false);
         };
         if let Some(name) = data["peer"].as_str() {
-            self.name = name.to_owned();
+            // MPICH says "MPICH Version: 4.0.2".
+            self.name = name.replace(" Version:", "");
             return Ok(false);
         }
         let operation: Operation = data["operation"].as_str().unwrap_or_default().parse()?;
@@ -247,6 +248,9 @@ mod tests {
         let absent = r#"{"operation":"reduce-scatter","absent":true}"#;
         assert_eq!(measured.take("openmpi", absent), Ok(false));
         assert_eq!(measured.name, "Open MPI v4");
+        let mpich = r#"{"peer":"MPICH Version: 4.0.2"}"#;
+        assert_eq!(measured.take("mpich", mpich), Ok(false));
+        assert_eq!(measured.name, "MPICH 4.0.2");
         assert_eq!(measured.absent, [Operation::ReduceScatter]);
         let row = &measured.rows[0];
         assert_eq!((row.operation, row.bytes), (Operation::AllReduce, 8));
