@@ -128,8 +128,10 @@ pub(crate) trait WaitPolicy {
     fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> crate::Result<()>;
 
     /// Something else that the waiting thread could do meanwhile, for a short time. Called between two looks of
-    /// the waits for ranks that share memory.
-    fn idle(&self) {}
+    /// the waits for ranks that share memory; whether there is more of it, so that the wait doesn't sleep.
+    fn idle(&self) -> bool {
+        false
+    }
 
     /// A wait has ended the engine, which can't tell the other ranks by itself.
     fn failed(&self, _error: &crate::Error) {}

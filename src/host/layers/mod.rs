@@ -142,10 +142,11 @@ impl WaitPolicy for Layers<'_, '_> {
         self.near.check(waiting_for)
     }
 
-    fn idle(&self) {
-        if let Ok(mut run) = self.run.try_borrow_mut() {
+    fn idle(&self) -> bool {
+        self.run.try_borrow_mut().is_ok_and(|mut run| {
             run.progress();
-        }
+            run.has_requests()
+        })
     }
 }
 

@@ -312,6 +312,11 @@ impl<'a> Run<'a> {
         !self.moves.is_multiple_of(MOVES)
     }
 
+    /// Whether there are requests that are not known to be done.
+    pub(in crate::host) fn has_requests(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Waits until no request with this key is left.
     pub(in crate::host) fn wait_for_key(&mut self, key: u64) -> Result<()> {
         self.wait(|run| run.pending.iter().all(|p| p.key != key))

@@ -17,6 +17,8 @@ struct Sent {
     sender: usize,
     /// Small ones are copied at once, and done.
     copied: Option<Vec<u8>>,
+    /// Large ones go when their sender looks after them.
+    leaves: bool,
 }
 
 /// A receive that was begun.
@@ -104,6 +106,7 @@ impl Transport for InProcess {
             ticket,
             sender: self.rank,
             copied,
+            leaves: done,
         });
         Ok((!done).then_some(Ticket(ticket)))
     }
@@ -126,6 +129,9 @@ impl Transport for InProcess {
 
     fn progress(&mut self) -> bool {
         let mut wires = lock(&self.wires);
+        for sent in wires.sent.values_mut().flatten() {
+            sent.leaves |= sent.sender == self.rank;
+        }
         let own: Vec<(usize, u64)> = wires
             .posted
             .keys()
@@ -134,7 +140,8 @@ impl Transport for InProcess {
             .collect();
         let mut moved = false;
         for key in own {
-            let ready = wires.sent.get(&key).is_some_and(|sent| !sent.is_empty());
+            let first = wires.sent.get(&key).and_then(VecDeque::front);
+            let ready = first.is_some_and(|sent| sent.leaves);
             if !ready || !wires.happens() {
                 continue;
             }

@@ -90,7 +90,7 @@ impl<'a> Waiter<'a> {
         waiting_for: &dyn Fn() -> Vec<u32>,
     ) -> Result<()> {
         let engine = self.engine;
-        self.policy.idle();
+        let busy = self.policy.idle();
         let now = self.look(waiting_for)?;
         let start = *self.start.get_or_insert(now);
         let waited = now - start;
@@ -102,7 +102,7 @@ impl<'a> Waiter<'a> {
                     return Ok(());
                 }
             }
-        } else if !spins && waited < YIELD {
+        } else if busy || !spins && waited < YIELD {
             futex::yield_now();
         } else {
             let bell = engine.map.bell(engine.rank);
