@@ -37,7 +37,7 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 3] = [
 const SEGMENT: usize = 260 << 10;
 const SMALL_SEGMENT: usize = 68 << 10;
 /// What the segments of all ranks may come to.
-const SEGMENTS: usize = 8 << 20;
+const SEGMENTS: usize = 32 * SEGMENT;
 /// The names of their sizes in the environment, which counts more. Up to [`PLAIN_NAMES`] a configuration
 /// knows them without the transport's.
 const SEGMENT_SIZES: [&str; 2] = ["TX_SEG_SIZE", "RX_SEG_SIZE"];
