@@ -133,6 +133,11 @@ pub(crate) trait WaitPolicy {
         false
     }
 
+    /// Whether what is waited for may itself wait for a network, so that looking on keeps others from their work.
+    fn may_be_long(&self) -> bool {
+        false
+    }
+
     /// A wait has ended the engine, which can't tell the other ranks by itself.
     fn failed(&self, _error: &crate::Error) {}
 }

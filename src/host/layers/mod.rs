@@ -142,6 +142,10 @@ impl WaitPolicy for Layers<'_, '_> {
         self.near.check(waiting_for)
     }
 
+    fn may_be_long(&self) -> bool {
+        true
+    }
+
     fn idle(&self) -> bool {
         self.run.try_borrow_mut().is_ok_and(|mut run| {
             run.progress();

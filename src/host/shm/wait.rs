@@ -19,6 +19,10 @@ const SPIN: Duration = Duration::from_micros(200);
 /// How long a wait yields before it sleeps if there are not. With cores enough it never yields: that
 /// would hand the core to a stranger for a whole slice, while a sleeper is woken at once.
 const YIELD: Duration = Duration::from_millis(2);
+/// The same for waits that may be long.
+const YIELD_IN_LONG: Duration = Duration::from_micros(20);
+/// How long one sleep may last in these: ranks of other machines may need an answer of this one's library.
+const SLEEP_IN_LONG: Duration = Duration::from_micros(100);
 /// How long one sleep may last, and how often the policy is asked.
 const SLICE: Duration = Duration::from_millis(1);
 /// How long it may take to write down a failure.
@@ -43,6 +47,10 @@ pub(super) struct Waiter<'a> {
     policy: &'a dyn WaitPolicy,
     start: Option<Instant>,
     checked: Option<Instant>,
+    /// How long it yields before it sleeps.
+    yields: Duration,
+    /// How long one sleep may last.
+    sleeps: Duration,
     /// The bell as it was before the caller last looked at its condition, once this rank counts as
     /// a sleeper.
     bell: Option<u32>,
@@ -50,11 +58,14 @@ pub(super) struct Waiter<'a> {
 
 impl<'a> Waiter<'a> {
     pub(super) fn new(engine: &'a ShmEngine, policy: &'a dyn WaitPolicy) -> Waiter<'a> {
+        let long = policy.may_be_long();
         Waiter {
             engine,
             policy,
             start: None,
             checked: None,
+            yields: if long { YIELD_IN_LONG } else { YIELD },
+            sleeps: if long { SLEEP_IN_LONG } else { SLICE },
             bell: None,
         }
     }
@@ -102,7 +113,7 @@ impl<'a> Waiter<'a> {
                     return Ok(());
                 }
             }
-        } else if busy || !spins && waited < YIELD {
+        } else if busy || !spins && waited < self.yields {
             futex::yield_now();
         } else {
             let bell = engine.map.bell(engine.rank);
@@ -112,7 +123,7 @@ impl<'a> Waiter<'a> {
                     engine.map.sleepers().fetch_add(1, AcqRel);
                     engine.map.asleep(engine.rank).store(1, Release);
                 }
-                Some(seen) => futex::wait(bell, seen, SLICE),
+                Some(seen) => futex::wait(bell, seen, self.sleeps),
             }
             self.bell = Some(bell.load(Acquire));
         }
