@@ -37,7 +37,10 @@ pub(super) fn host(
 ) -> Result<std::result::Result<Backend, String>> {
     match choice::plan(infos) {
         Plan::SharedMemory => shared_memory(comm, secret, channel, infos, patience, code),
-        Plan::Messages(wish) => over_messages(comm, channel, infos, wish, patience, code),
+        Plan::Messages(wish) => {
+            let made = over_messages(comm, channel, infos, wish, patience, code)?;
+            Ok(made.map(|engine| Backend::Host(Arc::new(engine))))
+        }
         Plan::Refused(reason) => Ok(Err(reason)),
     }
 }
@@ -188,7 +191,7 @@ fn over_messages(
     wish: Wish,
     patience: &Patience,
     code: &mut Code,
-) -> Outcome<Backend> {
+) -> Outcome<NetEngine> {
     let ucx = match wish {
         Wish::Mpi => Err(Error::not_supported("it is not asked for")),
         Wish::Any | Wish::Ucx => load::process_ucx(),
@@ -259,7 +262,7 @@ fn over_messages(
     if let Some(reasons) = refusals(infos, &votes, code) {
         return Ok(Err(reasons));
     }
-    Ok(Ok(Backend::Host(Arc::new(connected?))))
+    Ok(Ok(connected?))
 }
 
 /// Until when the ranks must have reached each other, so that the others can still hear that they haven't.
