@@ -7,7 +7,7 @@ use crate::bootstrap::rendezvous::ranks_text;
 use crate::control::channel::{Channel, Peer};
 use crate::control::patience::AbortFlag;
 use crate::error::{Code, Error, Result};
-use crate::sys::process::{ProcessWatch, start_time};
+use crate::sys::process::{ProcessWatch, has_gone};
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -149,7 +149,7 @@ impl Liveness {
                         });
                         let ended = match watch {
                             Some(watch) => watch.ended(),
-                            None => start_time(process.pid) != Some(process.start_time),
+                            None => has_gone(process.pid, process.start_time),
                         };
                         ended.then(|| format!("{who} has died"))
                     }

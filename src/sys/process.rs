@@ -9,7 +9,7 @@ pub(crate) struct ProcessWatch(OwnedFd);
 
 impl ProcessWatch {
     /// Watches `pid`, if it is the process that started at `start_time` (see [`start_time`]).
-    /// `None`: that process is gone, or the kernel can't watch it; `gone` tells which.
+    /// `None`: that process is gone, or the kernel can't watch it; [`has_gone`] tells which.
     pub(crate) fn open(pid: u32, started: u64) -> Option<ProcessWatch> {
         // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
@@ -41,9 +41,30 @@ pub(crate) fn write_to_stderr(mut bytes: &[u8]) {
     }
 }
 
-/// When the process started, in clock ticks since boot; `None` if there is no such process.
+/// Whether the process that started at `started` is known to have gone. Without a descriptor left for a look at
+/// it, its number decides, which another process may have got since.
+pub(crate) fn has_gone(pid: u32, started: u64) -> bool {
+    if let Ok(stat) = std::fs::read_to_string(stat_of(pid)) {
+        return start_in(&stat) != Some(started);
+    }
+    let Ok(pid) = libc::pid_t::try_from(pid) else {
+        return false;
+    };
+    // SAFETY: no signal is sent; the kernel only says whether it could be.
+    let answer = unsafe { libc::kill(pid, 0) };
+    answer != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+/// When the process started, in clock ticks since boot; `None` if that can't be found out.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    start_in(&std::fs::read_to_string(stat_of(pid)).ok()?)
+}
+
+fn stat_of(pid: u32) -> String {
+    format!("/proc/{pid}/stat")
+}
+
+fn start_in(stat: &str) -> Option<u64> {
     // The second field is the command in parentheses and may hold spaces.
     let rest = &stat[stat.rfind(')')? + 1..];
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
@@ -104,4 +125,53 @@ pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHILD: &str = "FLAGOSCOMM_TEST_NO_DESCRIPTORS";
+
+    fn looks(started: u64) {
+        assert!(!has_gone(std::process::id(), started), "this process");
+        assert!(has_gone(i32::MAX as u32, started), "nobody");
+    }
+
+    /// The process in which no descriptor is left; does nothing unless the test below starts it.
+    #[test]
+    fn child_without_descriptors() {
+        if std::env::var(CHILD).is_err() {
+            return;
+        }
+        let limit = libc::rlimit {
+            rlim_cur: 3,
+            rlim_max: 3,
+        };
+        // SAFETY: the struct is read during the call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        let own = std::process::id();
+        assert_eq!(start_time(own), None, "there are descriptors");
+        assert!(ProcessWatch::open(own, 1).is_none());
+        looks(1);
+    }
+
+    #[test]
+    fn who_can_not_be_looked_at_has_not_gone() {
+        looks(start_time(std::process::id()).unwrap());
+        let done = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "sys::process::tests::child_without_descriptors",
+                "--nocapture",
+            ])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
 }
