@@ -155,35 +155,36 @@ impl Segment {
         // SAFETY: the part lies in this mapping.
         let place = unsafe { self.base.as_ptr().add(part.start) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        if !content {
-            // SAFETY: the part lies in this mapping, which the caller wants replaced; its addresses stay
-            // mapped, with the same rights.
-            let made =
-                unsafe { libc::mmap(place.cast(), len, USABLE, flags | libc::MAP_FIXED, -1, 0) };
-            return match made == libc::MAP_FAILED {
-                true => Err(io::Error::last_os_error()),
-                false => Ok(()),
-            };
+        let mut copy = std::ptr::null_mut();
+        if content {
+            // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing of ours.
+            copy = unsafe { libc::mmap(std::ptr::null_mut(), len, USABLE, flags, -1, 0) };
+            if copy == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            // SAFETY: both are `len` bytes long and apart. Another process may write to the part at the same
+            // time; what is copied of that is any bytes.
+            unsafe { std::ptr::copy_nonoverlapping(place.cast_const(), copy.cast(), len) };
         }
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing of ours.
-        let copy = unsafe { libc::mmap(std::ptr::null_mut(), len, USABLE, flags, -1, 0) };
-        if copy == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: both are `len` bytes long and apart. Another process may write to the part at the same
-        // time; what is copied of that is any bytes. Then the copy takes the part's place, as above.
-        let moved = unsafe {
-            std::ptr::copy_nonoverlapping(place.cast_const(), copy.cast(), len);
-            libc::mremap(copy, len, len, moves, place)
+        // Not the copy itself with mremap: libraries that follow a program's mappings put a function of theirs in
+        // the place of that (UCX's does not know its last argument), and have to hear that these pages go.
+        // SAFETY: the part lies in this mapping, which the caller wants replaced; its addresses stay mapped,
+        // with the same rights.
+        let made = unsafe { libc::mmap(place.cast(), len, USABLE, flags | libc::MAP_FIXED, -1, 0) };
+        let done = match made == place.cast() {
+            true => Ok(()),
+            false => Err(io::Error::last_os_error()),
         };
-        if moved == libc::MAP_FAILED {
-            let error = io::Error::last_os_error();
-            // SAFETY: the mapping made above, which nobody knows.
-            unsafe { libc::munmap(copy, len) };
-            return Err(error);
+        if content {
+            // SAFETY: the mapping made above, which nobody knows; what is in the part's place is as long.
+            unsafe {
+                if done.is_ok() {
+                    std::ptr::copy_nonoverlapping(copy.cast_const().cast(), place, len);
+                }
+                libc::munmap(copy, len);
+            }
         }
-        Ok(())
+        done
     }
 
     /// Takes the memory of a part away that [`Segment::make_private`] has replaced; its addresses stay
