@@ -232,14 +232,21 @@ struct fk_stream {
     struct fk_stream *next;
 };
 
+/* What one record of an event stands for: an event may be recorded on a second stream before the first is there,
+   and who waits for the first record is not released by the second. */
+struct fk_mark {
+    atomic_int refs;
+    bool over;
+    struct timespec time;
+};
+
 struct fk_event {
     int device;
     unsigned flags;
     atomic_int refs;
     pthread_mutex_t mu;
     pthread_cond_t cv;
-    uint64_t recorded, done;
-    struct timespec time;
+    struct fk_mark *mark; /* of the last record */
     struct capture *capture;
     struct fk_event *next;
 };
@@ -291,11 +298,18 @@ static void stream_unref(struct fk_stream *s)
     }
 }
 
+static void mark_unref(struct fk_mark *m)
+{
+    if (m && atomic_fetch_sub(&m->refs, 1) == 1)
+        free(m);
+}
+
 static void event_unref(struct fk_event *e)
 {
     if (atomic_fetch_sub(&e->refs, 1) == 1) {
         pthread_mutex_destroy(&e->mu);
         pthread_cond_destroy(&e->cv);
+        mark_unref(e->mark);
         free(e);
     }
 }
@@ -1167,15 +1181,14 @@ static int core_event_destroy(cudaEvent_t h)
     return cudaSuccess;
 }
 
-struct event_task { fk_task t; struct fk_event *e; uint64_t gen; };
+struct event_task { fk_task t; struct fk_event *e; struct fk_mark *mark; };
 static void record_run(fk_task *t, uint64_t ticket)
 {
     (void)ticket;
     struct event_task *r = (void *)t;
     pthread_mutex_lock(&r->e->mu);
-    clock_gettime(CLOCK_MONOTONIC, &r->e->time);
-    if (r->e->done < r->gen)
-        r->e->done = r->gen;
+    clock_gettime(CLOCK_MONOTONIC, &r->mark->time);
+    r->mark->over = true;
     pthread_cond_broadcast(&r->e->cv);
     pthread_mutex_unlock(&r->e->mu);
 }
@@ -1184,23 +1197,36 @@ static void event_wait_run(fk_task *t, uint64_t ticket)
     (void)ticket;
     struct event_task *r = (void *)t;
     pthread_mutex_lock(&r->e->mu);
-    while (r->e->done < r->gen)
+    while (!r->mark->over)
         pthread_cond_wait(&r->e->cv, &r->e->mu);
     pthread_mutex_unlock(&r->e->mu);
 }
 static void event_drop(fk_task *t)
 {
+    mark_unref(((struct event_task *)t)->mark);
     event_unref(((struct event_task *)t)->e);
     free(t);
 }
-static fk_task *event_task(struct fk_event *e, uint64_t gen, void (*run)(fk_task *, uint64_t))
+/* Takes over a reference of the mark's. */
+static fk_task *event_task(struct fk_event *e, struct fk_mark *mark, void (*run)(fk_task *, uint64_t))
 {
     struct event_task *t = calloc(1, sizeof *t);
     t->t = (fk_task){.run = run, .drop = event_drop, .refs = 1};
     t->e = e;
-    t->gen = gen;
+    t->mark = mark;
     atomic_fetch_add(&e->refs, 1);
     return &t->t;
+}
+/* The last record of an event, with a reference; NULL: it was never recorded. */
+static struct fk_mark *last_mark(struct fk_event *e, bool *over)
+{
+    pthread_mutex_lock(&e->mu);
+    struct fk_mark *m = e->mark;
+    if (m)
+        atomic_fetch_add(&m->refs, 1);
+    *over = !m || m->over;
+    pthread_mutex_unlock(&e->mu);
+    return m;
 }
 
 static int core_event_record(cudaEvent_t h, cudaStream_t sh)
@@ -1214,16 +1240,19 @@ static int core_event_record(cudaEvent_t h, cudaStream_t sh)
             r = s->capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
             e->capture = s->capture;
         } else {
-            pthread_mutex_lock(&e->mu);
-            uint64_t gen = ++e->recorded;
-            pthread_mutex_unlock(&e->mu);
-            r = push(s, event_task(e, gen, record_run));
-            if (r) {
+            struct fk_mark *m = calloc(1, sizeof *m);
+            atomic_store(&m->refs, 2);
+            r = push(s, event_task(e, m, record_run));
+            if (r)
+                mark_unref(m);
+            else {
                 pthread_mutex_lock(&e->mu);
-                e->recorded--;
+                struct fk_mark *before = e->mark;
+                e->mark = m;
                 pthread_mutex_unlock(&e->mu);
-            } else
+                mark_unref(before);
                 e->capture = NULL;
+            }
         }
     }
     pthread_mutex_unlock(&G);
@@ -1254,15 +1283,16 @@ static int core_stream_wait(cudaStream_t sh, cudaEvent_t h)
         } else
             s->capture = c;
     } else {
-        pthread_mutex_lock(&e->mu);
-        uint64_t gen = e->recorded;
-        bool over = e->done >= gen;
-        pthread_mutex_unlock(&e->mu);
-        if (s->capture && gen) {
+        bool over;
+        struct fk_mark *m = last_mark(e, &over);
+        if (s->capture && m) {
             invalidate(s->capture);
             r = cudaErrorStreamCaptureIsolation;
-        } else if (!over)
-            r = push(s, event_task(e, gen, event_wait_run));
+        } else if (!over) {
+            r = push(s, event_task(e, m, event_wait_run));
+            m = NULL;
+        }
+        mark_unref(m);
     }
     pthread_mutex_unlock(&G);
     return r;
@@ -1283,12 +1313,14 @@ static int core_event_query(cudaEvent_t h, bool wait)
     pthread_mutex_unlock(&G);
     if (r)
         return r;
+    bool over;
+    struct fk_mark *m = last_mark(e, &over);
     pthread_mutex_lock(&e->mu);
-    uint64_t gen = e->recorded;
-    while (wait && e->done < gen)
+    while (wait && m && !m->over)
         pthread_cond_wait(&e->cv, &e->mu);
-    r = e->done >= gen ? cudaSuccess : cudaErrorNotReady;
+    r = !m || m->over ? cudaSuccess : cudaErrorNotReady;
     pthread_mutex_unlock(&e->mu);
+    mark_unref(m);
     event_unref(e);
     return r;
 }
@@ -1309,12 +1341,13 @@ static int core_event_elapsed(float *ms, cudaEvent_t a, cudaEvent_t b)
     if (!ms)
         return cudaErrorInvalidValue;
     pthread_mutex_lock(&G);
-    if (!find_event(a) || !find_event(b) || (a->flags | b->flags) & cudaEventDisableTiming || !a->recorded || !b->recorded)
+    if (!find_event(a) || !find_event(b) || (a->flags | b->flags) & cudaEventDisableTiming || !a->mark || !b->mark)
         r = cudaErrorInvalidResourceHandle;
-    else if (a->done < a->recorded || b->done < b->recorded)
+    else if (!a->mark->over || !b->mark->over)
         r = cudaErrorNotReady;
     else
-        *ms = (float)((double)(b->time.tv_sec - a->time.tv_sec) * 1e3 + (double)(b->time.tv_nsec - a->time.tv_nsec) / 1e6);
+        *ms = (float)((double)(b->mark->time.tv_sec - a->mark->time.tv_sec) * 1e3 +
+                      (double)(b->mark->time.tv_nsec - a->mark->time.tv_nsec) / 1e6);
     pthread_mutex_unlock(&G);
     return r;
 }

@@ -303,6 +303,25 @@ static void one_process(void)
     OK(cudaStreamSynchronize(s));
     cudaGetLastError();
 
+    /* recorded again, on another stream, before it was there: who waits for the first record still waits for that */
+    cudaStream_t busy, idle, waits;
+    OK(cudaStreamCreate(&busy));
+    OK(cudaStreamCreate(&idle));
+    OK(cudaStreamCreate(&waits));
+    OK(cuStreamWaitValue32(busy, (CUdeviceptr)(uintptr_t)p, 44, CU_STREAM_WAIT_VALUE_EQ));
+    OK(cudaEventRecord(e, busy));
+    OK(cudaStreamWaitEvent(waits, e, 0));
+    OK(cudaEventRecord(e, idle));
+    OK(cudaEventSynchronize(e));
+    usleep(20000);
+    EXPECT(cudaStreamQuery(waits), cudaErrorNotReady);
+    cudaGetLastError();
+    OK(cuStreamWriteValue32(s, (CUdeviceptr)(uintptr_t)p, 44, 0));
+    OK(cudaStreamSynchronize(waits));
+    OK(cudaStreamDestroy(busy));
+    OK(cudaStreamDestroy(idle));
+    OK(cudaStreamDestroy(waits));
+
     /* one thread, two ranks */
     ncclComm_t c[2];
     ncclUniqueId id;
