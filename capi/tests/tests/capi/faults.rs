@@ -64,7 +64,10 @@ fn a_program_that_aborts_on_panics_works_without_a_driver() {
 fn ctrl_c_ends_a_waiting_c_program() {
     let dir = scratch("waits");
     let exe = c_program(&root().join("tests/c/waits.c"), &[], &dir);
-    let mut child = Command::new(&exe)
+    // A shell's background jobs ignore the signal, and so would what they start.
+    let mut child = Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(&exe)
         .env("FLAGOSCOMM_TIERS", "host")
         .env("FLAGOSCOMM_TIMEOUT", "60")
         .stdout(Stdio::piped())
