@@ -35,7 +35,7 @@ fn with_devices(
 fn matrix_with_devices_in_steps() {
     for ranks in [2, 3] {
         let (world, movers) = with_devices(ranks, |_| true, 0);
-        matrix_of(&world, &[0, 1, 13, 9_001, 70_001]);
+        matrix_of(&world, &[0, 13, 70_001]);
         for mover in movers.into_iter().flatten() {
             assert!(lock(&mover.area).is_some(), "its memory is not pinned");
             assert!(lock(&mover.begun).is_empty(), "copies go on");
