@@ -125,8 +125,9 @@ const STAGING_MEMORY: Var = Var {
     name: "FLAGOSCOMM_STAGING_MEMORY",
     kind: Kind::Bytes,
     default: "64M",
-    meaning: "The most shared memory that one communicator of the host tier uses, on all ranks together, to \
-              stage buffers in devices' memory; 0 for none of its own, which is slower. Rank 0's value holds for all.",
+    meaning: "The most memory that one communicator of the host tier uses on a machine, on all ranks together, to \
+              stage buffers in devices' memory; 0 for none that the driver pins, which is slower. Rank 0's value \
+              holds for all that share memory; between machines the smallest does, as far as steps are at least 64 KiB.",
 };
 const STAGING_THREADS: Var = Var {
     name: "FLAGOSCOMM_STAGING_THREADS",

@@ -2,10 +2,11 @@
 
 use super::check::{point_to_point, validate};
 use super::local::{not_alone_to_itself, pair_own};
-use super::op::{HostOp, WaitPolicy};
+use super::op::{HostOp, Mover, WaitPolicy};
 use super::shm::ShmEngine;
 use crate::error::{Error, Result};
 use crate::types::OpKind;
+use std::sync::Arc;
 
 /// One rank's end of what moves and reduces the data of a communicator.
 ///
@@ -54,12 +55,22 @@ pub(crate) trait Engine: Send + Sync {
     /// them.
     fn await_visitors(&self) {}
 
-    /// Itself, if it moves data through shared memory, and so stages buffers in devices' memory step by
-    /// step. Another engine has no use for such buffers: what they hold has to be brought to the host before,
-    /// and results back after it.
+    /// Itself, if it moves data through shared memory, and so can let streams wait for operations whose copies it
+    /// plans.
     fn shared_memory(&self) -> Option<&ShmEngine> {
         None
     }
+
+    /// Whether it takes buffers in devices' memory of such an operation, once it has a mover. Of others, what the buffers
+    /// hold has to be brought to the host before, and results back after it.
+    fn stages(&self, op: &HostOp) -> bool;
+
+    /// Gives it the way to the device's memory, which operations with buffers there need.
+    fn set_mover(&self, mover: Arc<dyn Mover>);
+
+    /// Whether it has one.
+    #[cfg(test)]
+    fn has_mover(&self) -> bool;
 
     /// Whether results of large reductions are rounded on the way, and so may differ from those of another engine.
     #[cfg(test)]

@@ -59,6 +59,41 @@ impl OnDevice {
     }
 }
 
+impl HostOp {
+    /// Whether it reads its send buffer and writes its receive buffer on this rank.
+    pub(super) fn uses(&self, rank: u32) -> (bool, bool) {
+        let at_root = self.root == rank;
+        let (reads, writes) = match self.kind {
+            OpKind::Broadcast | OpKind::Scatter => (at_root, true),
+            OpKind::Reduce | OpKind::Gather => (true, at_root),
+            OpKind::Send => (true, false),
+            OpKind::Recv => (false, true),
+            OpKind::Barrier => (false, false),
+            OpKind::AllToAllv => {
+                let any = |counts: &[usize]| counts.iter().any(|count| *count > 0);
+                return self.vector.as_ref().map_or((false, false), |v| {
+                    (any(&v.send_counts), any(&v.recv_counts))
+                });
+            }
+            _ => (true, true),
+        };
+        (reads && self.count > 0, writes && self.count > 0)
+    }
+
+    /// Blocks of `count` elements that it reads and writes on this rank. Those of an AlltoAllv have sizes of their own.
+    pub(super) fn blocks(&self, rank: u32, ranks: u32) -> (usize, usize) {
+        let (reads, writes) = self.uses(rank);
+        let (sends, receives) = match self.kind {
+            OpKind::AllGather | OpKind::Gather => (1, ranks),
+            OpKind::ReduceScatter | OpKind::Scatter => (ranks, 1),
+            OpKind::AllToAll => (ranks, ranks),
+            _ => (1, 1),
+        };
+        let blocks = |used, blocks| if used { blocks as usize } else { 0 };
+        (blocks(reads, sends), blocks(writes, receives))
+    }
+}
+
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]

@@ -161,9 +161,7 @@ impl HostPort {
         }
         // Not under the lock: the driver may wait for the device, and so for other communicators.
         let mover = Arc::new(DeviceMover::new(driver, device)?);
-        if let Some(shm) = engine.shared_memory() {
-            shm.set_mover(Arc::clone(&mover) as _);
-        }
+        engine.set_mover(Arc::clone(&mover) as _);
         let mut fronts = lock(fronts());
         let front = fronts.get_mut(&self.key()).ok_or_else(ended)?;
         front.mover = Some(Arc::clone(&mover));
@@ -506,8 +504,10 @@ unsafe fn wait_and_run(
         runner.liveness.of(&text).failed(&error);
         error
     };
+    let place = (target.rank(), target.nranks());
+    let stages = |op: &HostOp| runner.engine.stages(op);
     // SAFETY: as above.
-    let brought = unsafe { stage::to_host(mover, &batch.ops, target.rank(), target.nranks()) };
+    let brought = unsafe { stage::to_host(mover, &batch.ops, place, stages) };
     let (ops, results) = brought.map_err(ended)?;
     batch.ops = ops;
     // SAFETY: the buffers are the caller's, or copies that live on.

@@ -36,7 +36,8 @@ use crate::error::{Error, Result};
 use crate::host::check::MAX_ENGINE_RANKS;
 use crate::host::engine::Engine;
 use crate::host::kernels::Folds;
-use crate::host::op::{HostOp, WaitPolicy};
+use crate::host::op::{HostOp, Mover, WaitPolicy};
+use crate::ops::lock;
 use crate::sys::cpu::{self, CPU_WORDS};
 use crate::sys::memory::Segment;
 use direct::{Direct, Tuning};
@@ -202,6 +203,19 @@ impl Engine for ShmEngine {
 
     fn is_far(&self) -> bool {
         false
+    }
+
+    fn stages(&self, _op: &HostOp) -> bool {
+        true
+    }
+
+    fn set_mover(&self, mover: Arc<dyn Mover>) {
+        lock(&self.helpers).mover = Some(mover);
+    }
+
+    #[cfg(test)]
+    fn has_mover(&self) -> bool {
+        lock(&self.helpers).mover.is_some()
     }
 
     fn about(&self) -> String {

@@ -31,30 +31,10 @@ use std::time::{Duration, Instant};
 /// Bytes of the pinned buffer for copies from and to memory that isn't pinned.
 const BOUNCE: usize = 256 << 10;
 
-/// Whether an operation reads its send buffer and writes its receive buffer on this rank.
-fn uses(op: &HostOp, rank: u32) -> (bool, bool) {
-    let at_root = op.root == rank;
-    let (reads, writes) = match op.kind {
-        OpKind::Broadcast | OpKind::Scatter => (at_root, true),
-        OpKind::Reduce | OpKind::Gather => (true, at_root),
-        OpKind::Send => (true, false),
-        OpKind::Recv => (false, true),
-        OpKind::Barrier => (false, false),
-        OpKind::AllToAllv => {
-            let any = |counts: &[usize]| counts.iter().any(|count| *count > 0);
-            return op.vector.as_ref().map_or((false, false), |v| {
-                (any(&v.send_counts), any(&v.recv_counts))
-            });
-        }
-        _ => (true, true),
-    };
-    (reads && op.count > 0, writes && op.count > 0)
-}
-
 /// Notes which buffers of an operation only the device can use. Host, pinned and managed memory stays as
 /// it is. `true`: all that it uses are on the device.
 pub(crate) fn locate(driver: &Driver, op: &mut HostOp, rank: u32) -> Result<bool> {
-    let (reads, writes) = uses(op, rank);
+    let (reads, writes) = op.uses(rank);
     op.on_device = OnDevice {
         send: reads && driver.on_device(op.send.cast())?,
         recv: writes && driver.on_device(op.recv.cast())?,
@@ -64,16 +44,9 @@ pub(crate) fn locate(driver: &Driver, op: &mut HostOp, rank: u32) -> Result<bool
 
 /// Bytes from the start of an operation's buffers to the end of what it reads and writes.
 fn extents(op: &HostOp, rank: u32, nranks: u32) -> (usize, usize) {
-    let (reads, writes) = uses(op, rank);
-    let (sends, receives) = match op.kind {
-        OpKind::AllGather | OpKind::Gather => (1, nranks as usize),
-        OpKind::ReduceScatter | OpKind::Scatter => (nranks as usize, 1),
-        OpKind::AllToAll => (nranks as usize, nranks as usize),
-        _ => (1, 1),
-    };
+    let (sends, receives) = op.blocks(rank, nranks);
     let block = op.count * op.dtype.size();
-    let bytes = |used, blocks| if used { block * blocks } else { 0 };
-    (bytes(reads, sends), bytes(writes, receives))
+    (block * sends, block * receives)
 }
 
 /// The operations with all buffers in a place of ours, and the copies from and to the device; `None` if there is
@@ -176,15 +149,16 @@ impl Results {
 }
 
 /// The operations with every buffer that only the device can use replaced by memory of the host, and what has to
-/// go back afterwards. Only what an operation reads is brought, only what it writes goes back.
+/// go back afterwards. Only what an operation reads is brought, only what it writes goes back. Those that the engine
+/// `stages` itself stay as they are.
 ///
 /// # Safety
 /// The operations' buffers on the device have as many bytes as they need, and nobody uses them.
 pub(crate) unsafe fn to_host(
     mover: &dyn Mover,
     ops: &[HostOp],
-    rank: u32,
-    nranks: u32,
+    (rank, nranks): (u32, u32),
+    stages: impl Fn(&HostOp) -> bool,
 ) -> Result<(Vec<HostOp>, Results)> {
     let (mut spans, mut memory) = (Vec::new(), Vec::new());
     let mut room = |ranges: &[Range]| -> Result<*mut u8> {
@@ -201,6 +175,10 @@ pub(crate) unsafe fn to_host(
     };
     let mut on_host = Vec::with_capacity(ops.len());
     for op in ops {
+        if stages(op) {
+            on_host.push(op.clone());
+            continue;
+        }
         let [read, written] = ranges(op, rank, nranks);
         let mut own = HostOp {
             on_device: OnDevice::default(),

@@ -1,5 +1,7 @@
 //! What must hold on every engine of the host tier, with threads as ranks.
 
+pub(in crate::host) mod devices;
+
 use super::engine::Engine;
 use super::heap;
 use super::kernels::tests::{Random, close, reductions, reference, same, scales_of};
@@ -197,8 +199,8 @@ pub(crate) fn op(kind: OpKind, count: usize, dtype: DataType) -> HostOp {
 
 /// The operation as the engine gets it: with its buffers on a device that it can reach, if there is one.
 fn given(engine: &dyn Engine, op: &HostOp) -> HostOp {
-    match engine.shared_memory().is_some_and(|shm| shm.has_mover()) {
-        true => super::shm::tests::staged::disguised(op),
+    match engine.has_mover() && engine.stages(op) {
+        true => devices::disguised(op),
         false => op.clone(),
     }
 }

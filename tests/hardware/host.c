@@ -1,14 +1,17 @@
-/* The host tier on a machine with a driver: device buffers are staged, in the order of the stream. */
+/* The host tier on a machine with a driver: device buffers are staged, in the order of the stream, between processes
+ * that share memory and between those that take each other to be on another machine. */
 #include "hw.h"
 
 static const size_t sizes[] = {1, 1027, 1 << 20};
 
 static void staged(int rank)
 {
-    struct rank r = join(rank, NULL);
+    struct rank r;
     flagosCommInfo_t info = FLAGOS_COMM_INFO_INITIALIZER;
     size_t s;
     int other = 1 - rank;
+    if (no_way(rank)) return;
+    r = join(rank, NULL);
     FLAGOS(CommGetInfo(r.comm, &info));
     EXPECT(info.tier == flagosTierHost, "tier %d", info.tier);
     EXPECT(info.streamKind == flagosStreamKindVendor, "stream kind %d", info.streamKind);
@@ -116,6 +119,8 @@ static void shared_device(int rank)
 
 static const struct scenario list[] = {
     {"host.processes", processes, 2, 40, staged, {"FLAGOSCOMM_TIERS=host"}, 0, 0},
+    /* With steps of 256 KiB. */
+    {"host.machines", processes, 2, 60, staged, {"FLAGOSCOMM_TIERS=host", "FLAGOSCOMM_STAGING_MEMORY=1M", MACHINES}, 0, 0},
     {"host.threads", threads, 2, 40, staged, {"FLAGOSCOMM_TIERS=host"}, 0, 0},
     {"host.shared_device", processes, 1, 40, shared_device, {"FLAGOSCOMM_TIERS=host"}, 0, 0},
 };

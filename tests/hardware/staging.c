@@ -444,10 +444,13 @@ static void returns(int rank)
 static void settings(int rank)
 {
     static const size_t sizes[] = {1 << 20, 16 << 20, 256 << 20};
-    struct rank r = join(rank, NULL);
-    struct board board = share(rank, 4096);
+    struct rank r;
+    struct board board;
     double median[3];
     int s, i;
+    if (no_way(rank)) return;
+    r = join(rank, NULL);
+    board = share(rank, 4096);
     for (s = 0; s < 3; s++) {
         size_t bytes = quick() ? sizes[s] / 64 : sizes[s];
         double times[15];
@@ -482,6 +485,8 @@ static const struct scenario list[] = {
     {"staging.small_pool", processes, 2, 60, settings, {HOST, MEMORY "8M"}, 0, 0},
     {"staging.large_pool", processes, 2, 60, settings, {HOST, MEMORY "128M"}, 0, 0},
     {"staging.default", processes, 2, 60, settings, {HOST}, 0, 0},
+    {"staging.machines", processes, 2, 120, settings, {HOST, MACHINES}, 0, 0},
+    {"staging.machines_no_pool", processes, 2, 120, settings, {HOST, MEMORY "0", MACHINES}, 0, 0},
     {"staging.call_waits", processes, 2, 60, settings, {HOST, CALL}, 0, 0},
 };
 HW_MAIN(list)

@@ -72,6 +72,8 @@ fn everything_passes() {
         "perf-threads",
         "perf-single-thread",
         "host.processes.device_memory",
+        "host.machines.device_memory",
+        "staging.machines.ms",
         "graph.processes.global.all_reduce",
         "graph.processes.global.send_recv",
         "graph.processes.relaxed.barrier",

@@ -16,6 +16,7 @@ use crate::error::{Code, Error, Result};
 use crate::host::layers::LayeredEngine;
 use crate::host::net::choice::{self, Chosen, Library, Offer, Plan, Wish};
 use crate::host::net::mpi::{self, Place, Use};
+use crate::host::net::staged::Stage;
 use crate::host::net::ucx::{self, Ucx};
 use crate::host::net::{NetEngine, Transport};
 use crate::host::op::WaitPolicy;
@@ -302,7 +303,9 @@ fn over_messages(
     };
     let (rank, ranks) = (comm.rank() as usize, comm.nranks() as usize);
     let connected = made.and_then(|transport| {
-        let engine = NetEngine::new(transport, rank, ranks, enough_cores(infos, rank))?;
+        let stage = Stage::new(config::get().staging_memory / ranks_beside(infos, rank));
+        let spins = enough_cores(infos, rank);
+        let engine = NetEngine::with_stage(transport, rank, ranks, spins, stage)?;
         engine.prove(&Connecting {
             until: connect_limit(patience),
             patience,
@@ -498,11 +501,16 @@ fn refusals(infos: &[RankInfo], votes: &Gathered, code: &mut Code) -> Option<Str
     agree::reasons(infos, vote_texts(votes).iter().map(String::as_str))
 }
 
+/// How many ranks this rank's machine has.
+fn ranks_beside(infos: &[RankInfo], rank: usize) -> usize {
+    let here = infos.iter().filter(|i| i.machine == infos[rank].machine);
+    here.count()
+}
+
 /// Whether every rank of this rank's machine can have a core of its own.
 fn enough_cores(infos: &[RankInfo], rank: usize) -> bool {
-    let here = infos.iter().filter(|i| i.machine == infos[rank].machine);
     let cpus = cpu::allowed();
-    let needed = here.count();
+    let needed = ranks_beside(infos, rank);
     cpu::count(&cpus) >= needed && cpu::quota(&cpus).is_none_or(|quota| quota >= needed)
 }
 

@@ -20,7 +20,9 @@ use crate::host::check::Fingerprint;
 use crate::host::kernels::{Target, copy};
 use crate::host::local::{Reducer, Sources, move_own, offset};
 use crate::host::net::collectives::{FIRST, Opening, RESULTS};
+use crate::host::net::exchange::Carried;
 use crate::host::net::run::Topic;
+use crate::host::net::staged::Steps;
 use crate::host::op::{HostOp, VectorCounts};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 
@@ -140,7 +142,7 @@ impl Layers<'_, '_> {
         if op.kind == OpKind::AllToAllv {
             let (vector, row, carried) = self.run.borrow_mut().put_row(op, limit)?;
             let sequence = self.run.borrow_mut().begin();
-            self.gather(sequence, print, [0; 8], carried)?;
+            self.gather(sequence, print, [0; 8], Carried::data(carried))?;
             let rows = self.run.borrow_mut().all_rows(&row, carried, sequence)?;
             rows.compare(sequence, op.dtype)?;
             let size = op.dtype.size();
@@ -154,26 +156,40 @@ impl Layers<'_, '_> {
             small,
             carried,
             scale,
-        } = unsafe { self.run.borrow_mut().open(op, limit) };
+        } = unsafe { self.run.borrow_mut().open(op, limit)? };
         let sequence = self.run.borrow_mut().begin();
         self.gather(sequence, print, scale, carried)?;
         if bytes == 0 {
             return Ok(());
         }
-        // What is not in two layers is between all ranks.
-        let flat = |all: &HostOp| {
-            let mut run = self.run.borrow_mut();
-            // SAFETY: handed down from the caller.
-            unsafe {
-                match small {
-                    true => run.take_from_table(all, bytes),
-                    false => run.at_length(all, bytes, sequence),
+        let staged = self.run.borrow_mut().state.table.staged();
+        // SAFETY: handed down from the caller.
+        unsafe {
+            match (small, staged) {
+                (true, _) => self.run.borrow_mut().take_from_table(op, bytes),
+                (false, None) => self.at_length(op, bytes, sequence),
+                (false, Some(step)) => {
+                    let steps = Steps::new(&mut self.run.borrow_mut(), op, step)?;
+                    steps.run(
+                        &mut &*self,
+                        |layers: &mut &Self| {
+                            layers.run.borrow_mut().progress();
+                        },
+                        |layers, part, bytes| layers.at_length(part, bytes, sequence),
+                    )
                 }
             }
-        };
-        if small {
-            return flat(op);
         }
+    }
+
+    /// # Safety
+    /// As `Engine::run`; `bytes`, not 0, is what `op.count` means.
+    unsafe fn at_length(&self, op: &HostOp, bytes: usize, sequence: u64) -> Result<()> {
+        // What is not in two layers is between all ranks.
+        let flat = |all: &HostOp| {
+            // SAFETY: handed down from the caller.
+            unsafe { self.run.borrow_mut().at_length(all, bytes, sequence) }
+        };
         let root = op.root as usize;
         // SAFETY: handed down from the caller.
         unsafe {

@@ -8,7 +8,7 @@ use super::Layers;
 use crate::error::{Error, Result};
 use crate::host::check::{Fingerprint, mismatch};
 use crate::host::kernels::Scale;
-use crate::host::net::exchange::{HEADER, Table};
+use crate::host::net::exchange::{Carried, HEADER, Table};
 use crate::host::net::run::Topic;
 use crate::host::shm::layer::SHOWN;
 use std::ops::Range;
@@ -82,14 +82,13 @@ impl Layers<'_, '_> {
         table.min(SHOWN - HEADER).min(board) / 8 * 8
     }
 
-    /// Gathers the headers of all ranks and compares them; this rank's has `carried` bytes of data, which were put into
-    /// the table.
+    /// Gathers the headers of all ranks and compares them; this rank's data was put into the table.
     pub(super) fn gather(
         &self,
         sequence: u64,
         print: Fingerprint,
         scale: Scale,
-        carried: usize,
+        carried: Carried,
     ) -> Result<()> {
         let engine = self.engine;
         let (near, topology) = (&engine.near, &engine.topology);

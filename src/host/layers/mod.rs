@@ -25,7 +25,7 @@ use super::check::MAX_ENGINE_RANKS;
 use super::engine::Engine;
 use super::net::run::Run;
 use super::net::{Group, NetEngine};
-use super::op::{HostOp, WaitPolicy};
+use super::op::{HostOp, Mover, WaitPolicy};
 use super::shm::ShmEngine;
 use crate::error::{Code, Error, Result};
 use std::cell::RefCell;
@@ -169,6 +169,19 @@ impl Engine for LayeredEngine {
 
     fn is_far(&self) -> bool {
         true
+    }
+
+    fn stages(&self, op: &HostOp) -> bool {
+        self.far.stages(op)
+    }
+
+    fn set_mover(&self, mover: Arc<dyn Mover>) {
+        self.far.set_mover(mover);
+    }
+
+    #[cfg(test)]
+    fn has_mover(&self) -> bool {
+        self.far.has_mover()
     }
 
     fn about(&self) -> String {

@@ -415,3 +415,41 @@ fn matrix_over_ucx() {
         });
     }
 }
+
+mod devices {
+    use super::*;
+    use crate::host::net::tests::over_wires_in_steps;
+    use crate::host::tests::devices::LateMover;
+
+    fn with_devices(machine_of: &[usize], device: fn(usize) -> bool) -> World {
+        let ranks = machine_of.len();
+        let wires = wires(ranks as u32);
+        let fars = (0..ranks).map(|rank| over_wires_in_steps(&wires, rank, 15));
+        let engines = over(machine_of, fars.collect(), SMALL_BLOCK).into_iter();
+        let engines = engines.map(|engine| {
+            if device(engine.rank()) {
+                engine.set_mover(Arc::new(LateMover::default()));
+            }
+            engine as Arc<dyn Engine>
+        });
+        World(engines.collect(), |_| false)
+    }
+
+    #[test]
+    fn matrix_with_devices_in_steps() {
+        let world = with_devices(&[0, 0, 1, 1], |_| true);
+        matrix_of(&world, &[0, 13, 70_001]);
+    }
+
+    #[test]
+    fn matrix_with_devices_and_hosts_in_one_communicator() {
+        let world = with_devices(&[0, 1, 0], |rank| rank != 1);
+        matrix_of(&world, &[1, 20_001]);
+    }
+
+    #[test]
+    fn random_operations_with_devices() {
+        let world = with_devices(&[0, 1, 1, 0, 2], |rank| rank % 3 != 2);
+        world.each(|engine| stress(engine, 515, 30));
+    }
+}

@@ -12,7 +12,9 @@
 //! * the others by distance: a rank sends to the one that follows it by so much, and receives from the one
 //!   before.
 
+use super::exchange::Carried;
 use super::run::{Area, Run, Topic};
+use super::staged::Steps;
 use crate::error::{Error, Result};
 use crate::host::check::{Fingerprint, compare_counts, reduces};
 use crate::host::kernels::{Scale, Target, copy};
@@ -53,7 +55,7 @@ pub(in crate::host) struct Opening {
     /// The operation is over once the ranks have met.
     pub small: bool,
     /// What travels with this rank's header.
-    pub carried: usize,
+    pub carried: Carried,
     pub scale: Scale,
 }
 
@@ -93,12 +95,13 @@ impl Run<'_> {
         }
         let limit = self.state.table.inline();
         // SAFETY: handed down from the caller.
+        let opening = unsafe { self.open(op, limit) };
         let Opening {
             bytes,
             small,
             carried,
             scale,
-        } = unsafe { self.open(op, limit) };
+        } = self.for_all(opening)?;
         let sequence = self.begin();
         self.exchange(sequence, Fingerprint::of(op), scale, carried)?;
         if bytes == 0 {
@@ -106,12 +109,29 @@ impl Run<'_> {
         }
         // SAFETY: handed down from the caller.
         let result = unsafe {
-            match small {
-                true => self.take_from_table(op, bytes),
-                false => self.at_length(op, bytes, sequence),
+            match (small, self.state.table.staged()) {
+                (true, _) => self.take_from_table(op, bytes),
+                (false, None) => self.at_length(op, bytes, sequence),
+                (false, Some(step)) => self.staged(op, step, sequence),
             }
         };
         self.for_all(result)
+    }
+
+    /// # Safety
+    /// As `Engine::run`.
+    unsafe fn staged(&mut self, op: &HostOp, step: usize, sequence: u64) -> Result<()> {
+        let steps = Steps::new(self, op, step)?;
+        // SAFETY: handed down from the caller.
+        unsafe {
+            steps.run(
+                self,
+                |run| {
+                    run.progress();
+                },
+                |run, part, bytes| run.at_length(part, bytes, sequence),
+            )
+        }
     }
 
     /// Puts this rank's data of a collective, which is no AlltoAllv, into the table, if it is small: at most `limit` bytes
@@ -119,7 +139,7 @@ impl Run<'_> {
     ///
     /// # Safety
     /// As `Engine::run`.
-    pub(in crate::host) unsafe fn open(&mut self, op: &HostOp, limit: usize) -> Opening {
+    pub(in crate::host) unsafe fn open(&mut self, op: &HostOp, limit: usize) -> Result<Opening> {
         let (rank, ranks) = (self.rank(), self.ranks());
         let bytes = match op.kind {
             OpKind::Barrier => 0,
@@ -138,17 +158,17 @@ impl Run<'_> {
         let data = self.state.table.data(rank);
         // SAFETY: validation has shown that a contributing rank has a send buffer, of which the caller
         // promised `frame` bytes; the table has room for them.
-        unsafe { copy(data, op.send, carried, false) };
+        unsafe { self.bring(data, op, carried)? };
         let scale = match op.reduction {
             Reduction::PreMulSum(scale) if reduces(op.kind) => scale,
             _ => [0; 8],
         };
-        Opening {
+        Ok(Opening {
             bytes,
             small,
-            carried,
+            carried: self.carried(op, carried),
             scale,
-        }
+        })
     }
 
     /// Begins a collective: its number.
@@ -176,6 +196,13 @@ impl Run<'_> {
         op: &HostOp,
         bytes: usize,
     ) -> Result<()> {
+        // SAFETY: handed down from the caller.
+        unsafe { self.deliver(op, bytes, |run, op| run.take_small(op, bytes)) }
+    }
+
+    /// # Safety
+    /// As [`Run::take_from_table`], for memory of the host.
+    unsafe fn take_small(&mut self, op: &HostOp, bytes: usize) -> Result<()> {
         let (rank, ranks, root) = (self.rank(), self.ranks(), op.root as usize);
         let recv = op.recv;
         let reduced_at = match op.kind {
@@ -508,7 +535,8 @@ impl Run<'_> {
         let limit = self.state.table.inline();
         let (vector, row, carried) = self.put_row(op, limit)?;
         let sequence = self.begin();
-        self.exchange(sequence, Fingerprint::of(op), [0; 8], carried)?;
+        let data = Carried::data(carried);
+        self.exchange(sequence, Fingerprint::of(op), [0; 8], data)?;
         let rows = self.all_rows(&row, carried, sequence)?;
         rows.compare(sequence, op.dtype)?;
         let about = (Topic::Data, sequence << 8 | FIRST);

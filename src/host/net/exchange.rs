@@ -15,8 +15,46 @@ const INLINE_OF_TWO: usize = 64 << 10;
 /// Up to so many ranks each sends to each; above, what was gathered is passed on in ever larger steps.
 const DIRECT: usize = 8;
 
-/// In front of a rank's small data: fingerprint, scalar and the number of bytes, 8 bytes each.
+/// In front of a rank's small data: fingerprint, scalar, and what [`Carried`] says, 8 bytes each.
 pub(in crate::host) const HEADER: usize = 24;
+
+/// What comes with a rank's header, and what it says of the rank's own memory. That is not compared: what one rank
+/// says holds for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::host) struct Carried {
+    /// Bytes of small data.
+    pub bytes: usize,
+    /// A buffer is in a device's memory.
+    pub on_device: bool,
+    /// Bytes that the rank can stage in a step: two to this power.
+    pub step: u32,
+}
+
+impl Carried {
+    const BYTES: u64 = u32::MAX as u64;
+    const STEP_SHIFT: u32 = 56;
+    const ON_DEVICE: u64 = 1 << 63;
+
+    pub(in crate::host) fn data(bytes: usize) -> Carried {
+        Carried {
+            bytes,
+            ..Carried::default()
+        }
+    }
+
+    fn word(self) -> u64 {
+        let says = if self.on_device { Self::ON_DEVICE } else { 0 };
+        self.bytes as u64 | u64::from(self.step & 63) << Self::STEP_SHIFT | says
+    }
+
+    fn of(word: u64) -> Carried {
+        Carried {
+            bytes: (word & Self::BYTES) as usize,
+            on_device: word & Self::ON_DEVICE != 0,
+            step: (word >> Self::STEP_SHIFT) as u32 & 63,
+        }
+    }
+}
 
 /// The headers of one collective.
 pub(in crate::host) struct Table {
@@ -83,11 +121,19 @@ impl Table {
 
     /// Bytes of a rank's header and data.
     pub(in crate::host) fn bytes(&mut self, rank: usize) -> Result<usize> {
-        let data = self.word(rank, 2);
-        match usize::try_from(data) {
-            Ok(data) if data <= self.inline() => Ok(HEADER + data),
+        match Carried::of(self.word(rank, 2)).bytes {
+            data if data <= self.inline() => Ok(HEADER + data),
             _ => Err(Error::internal("a rank's header can't be read")),
         }
+    }
+
+    /// Bytes of a step in which all ranks can stage, if any has a buffer in a device's memory.
+    pub(in crate::host) fn staged(&mut self) -> Option<usize> {
+        let ranks = self.ranks;
+        let said = |rank| Carried::of(self.word(rank, 2));
+        let says: Vec<Carried> = (0..ranks).map(said).collect();
+        let least = says.iter().map(|carried| carried.step).min()?;
+        (says.iter().any(|carried| carried.on_device)).then(|| 1 << least)
     }
 
     pub(in crate::host) fn set(
@@ -95,9 +141,9 @@ impl Table {
         rank: usize,
         print: Fingerprint,
         scale: [u8; 8],
-        bytes: usize,
+        carried: Carried,
     ) {
-        let words = [print.0, u64::from_ne_bytes(scale), bytes as u64];
+        let words = [print.0, u64::from_ne_bytes(scale), carried.word()];
         // SAFETY: as in `word`; nobody else has the entry between two exchanges.
         unsafe { self.entry(rank).cast::<[u64; 3]>().write(words) };
     }
@@ -145,17 +191,17 @@ impl Table {
 }
 
 impl Run<'_> {
-    /// Sends this rank's header, with `bytes` of data that were put into the table, gathers all others'
+    /// Sends this rank's header, with the data that was put into the table, gathers all others'
     /// and compares.
     pub(in crate::host) fn exchange(
         &mut self,
         sequence: u64,
         print: Fingerprint,
         scale: [u8; 8],
-        bytes: usize,
+        carried: Carried,
     ) -> Result<()> {
         let (rank, ranks) = (self.rank(), self.ranks());
-        self.state.table.set(rank, print, scale, bytes);
+        self.state.table.set(rank, print, scale, carried);
         let gathered = match ranks <= DIRECT {
             true => self.gather_directly(sequence),
             false => self.gather_in_steps(sequence),
@@ -178,8 +224,8 @@ impl Run<'_> {
         }
     }
 
-    /// After the exchange the others count on this rank: what goes wrong here alone is the end for all.
-    pub(in crate::host) fn for_all(&mut self, result: Result<()>) -> Result<()> {
+    /// The others count on this rank, or wait for it: what goes wrong here alone is the end for all.
+    pub(in crate::host) fn for_all<T>(&mut self, result: Result<T>) -> Result<T> {
         match result {
             Err(error) if error.code() != Code::InvalidUsage && !self.engine_failed() => {
                 Err(self.fatal(error))
@@ -234,5 +280,38 @@ impl Run<'_> {
             step += 1;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_says_what_a_rank_can_stage() {
+        let carried = Carried {
+            bytes: 65_536,
+            on_device: true,
+            step: 23,
+        };
+        assert_eq!(Carried::of(carried.word()), carried);
+        assert_eq!(Carried::of(Carried::data(7).word()), Carried::data(7));
+
+        let mut table = Table::new(2).unwrap();
+        let mut says = |of: [Carried; 2]| {
+            for (rank, carried) in of.into_iter().enumerate() {
+                table.set(rank, Fingerprint(1), [0; 8], carried);
+            }
+            assert_eq!(table.bytes(0).unwrap(), HEADER + of[0].bytes);
+            table.staged()
+        };
+        let host = Carried {
+            on_device: false,
+            ..carried
+        };
+        let little = Carried { step: 16, ..host };
+        assert_eq!(says([host, host]), None);
+        assert_eq!(says([host, carried]), Some(1 << 23));
+        assert_eq!(says([carried, little]), Some(1 << 16));
     }
 }

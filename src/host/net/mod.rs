@@ -5,7 +5,8 @@
 //! * `ucx`, `mpi`: UCX and MPI, each as a [`Transport`],
 //! * `run`: one operation under way: requests, waiting, failures,
 //! * `exchange`: how every collective begins: all ranks' calls are compared,
-//! * `collectives`, `p2p`: the algorithms.
+//! * `collectives`, `p2p`: the algorithms,
+//! * `staged`: collectives whose buffers are in a device's memory.
 //!
 //! All ranks are peers, wherever they are: between ranks of one machine it is the library's business to
 //! use shared memory.
@@ -16,18 +17,20 @@ pub(super) mod exchange;
 pub(crate) mod mpi;
 pub(super) mod p2p;
 pub(super) mod run;
+pub(crate) mod staged;
 #[cfg(test)]
 pub(super) mod tests;
 pub(crate) mod ucx;
 
 use super::check::MAX_ENGINE_RANKS;
 use super::engine::Engine;
-use super::op::{HostOp, OnDevice, WaitPolicy};
+use super::op::{HostOp, Mover, OnDevice, WaitPolicy};
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use exchange::Table;
 use run::{Area, Crowd, Run};
+use staged::{Room, Stage};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -138,6 +141,8 @@ pub(in crate::host) struct State {
     pub(in crate::host) table: Table,
     /// Pieces of other ranks' data.
     pub(in crate::host) pieces: Area,
+    /// Parts of buffers in devices' memory.
+    room: Room,
     /// Small messages that are on their way although their sends are over.
     letters: Letters,
     /// Messages that this rank has sent and received, by the other rank.
@@ -198,6 +203,7 @@ pub(in crate::host) struct Shared {
     all: Arc<Group>,
     /// Whether waits spin: every rank of this machine can have a core of its own.
     spins: bool,
+    stage: Stage,
     about: String,
     state: Mutex<State>,
     /// Operations that have begun.
@@ -241,18 +247,31 @@ fn serve(shared: &Shared) {
 }
 
 impl NetEngine {
-    /// One rank's engine over a transport that reaches all ranks.
+    /// One rank's engine over a transport that reaches all ranks, without memory for device buffers.
+    #[cfg(test)]
     pub(crate) fn new(
         transport: Box<dyn Transport>,
         rank: usize,
         ranks: usize,
         spins: bool,
     ) -> Result<NetEngine> {
+        NetEngine::with_stage(transport, rank, ranks, spins, Stage::new(0))
+    }
+
+    /// One rank's engine over a transport that reaches all ranks.
+    pub(crate) fn with_stage(
+        transport: Box<dyn Transport>,
+        rank: usize,
+        ranks: usize,
+        spins: bool,
+        stage: Stage,
+    ) -> Result<NetEngine> {
         let shared = Arc::new(Shared {
             rank,
             ranks,
             all: Arc::new(Group::new(ALL, (0..ranks).collect(), rank)?),
             spins,
+            stage,
             about: transport.about(),
             state: Mutex::new(State {
                 transport,
@@ -260,6 +279,7 @@ impl NetEngine {
                 sequence: 0,
                 table: Table::new(ranks)?,
                 pieces: Area::default(),
+                room: Room::default(),
                 letters: Letters::default(),
                 sent: vec![0; ranks],
                 received: vec![0; ranks],
@@ -371,6 +391,19 @@ impl Engine for NetEngine {
 
     fn is_far(&self) -> bool {
         true
+    }
+
+    fn stages(&self, op: &HostOp) -> bool {
+        self.shared.ranks > 1 && staged::stages(op.kind)
+    }
+
+    fn set_mover(&self, mover: Arc<dyn Mover>) {
+        self.shared.stage.set_mover(mover);
+    }
+
+    #[cfg(test)]
+    fn has_mover(&self) -> bool {
+        self.shared.stage.has_mover()
     }
 
     fn about(&self) -> String {

@@ -439,6 +439,7 @@ impl<'a> Run<'a> {
             std::mem::forget(std::mem::take(&mut self.buffers));
             std::mem::forget(std::mem::take(&mut self.copies));
             std::mem::forget(std::mem::take(&mut self.state.pieces));
+            std::mem::forget(std::mem::take(&mut self.state.room));
             self.state.table.leak();
             log::warn!(
                 "{left} messages of a communicator that has failed can't be taken back by {}; what \

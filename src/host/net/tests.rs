@@ -1,6 +1,8 @@
 //! The engine over messages that stay inside this process, and come late and in any order that a network
 //! may give them.
 
+mod devices;
+
 use super::ucx::Ucx;
 use super::*;
 use crate::host::kernels::tests::Random;
@@ -215,17 +217,31 @@ pub(in crate::host) fn wires(ranks: u32) -> Arc<Mutex<Wires>> {
 
 /// One rank's engine over wires.
 pub(in crate::host) fn over_wires(wires: &Arc<Mutex<Wires>>, rank: usize) -> NetEngine {
-    over_tagged_wires(wires, rank, None)
+    over_tagged_wires(wires, rank, None, Stage::in_steps_of(16))
 }
 
-fn over_tagged_wires(wires: &Arc<Mutex<Wires>>, rank: usize, tag_bits: Option<u32>) -> NetEngine {
+/// The same, with steps of two to this power.
+pub(in crate::host) fn over_wires_in_steps(
+    wires: &Arc<Mutex<Wires>>,
+    rank: usize,
+    power: u32,
+) -> NetEngine {
+    over_tagged_wires(wires, rank, None, Stage::in_steps_of(power))
+}
+
+fn over_tagged_wires(
+    wires: &Arc<Mutex<Wires>>,
+    rank: usize,
+    tag_bits: Option<u32>,
+    stage: Stage,
+) -> NetEngine {
     let ranks = lock(wires).lost.len();
     let transport = Box::new(InProcess {
         wires: Arc::clone(wires),
         rank,
         tag_bits,
     });
-    NetEngine::new(transport, rank, ranks, false).unwrap()
+    NetEngine::with_stage(transport, rank, ranks, false, stage).unwrap()
 }
 
 fn with_wires(ranks: u32) -> (World, Arc<Mutex<Wires>>) {
@@ -234,7 +250,7 @@ fn with_wires(ranks: u32) -> (World, Arc<Mutex<Wires>>) {
 
 fn with_tags(ranks: u32, tag_bits: Option<u32>) -> (World, Arc<Mutex<Wires>>) {
     let wires = wires(ranks);
-    let engine = |rank| over_tagged_wires(&wires, rank, tag_bits);
+    let engine = |rank| over_tagged_wires(&wires, rank, tag_bits, Stage::in_steps_of(16));
     let engines = (0..ranks as usize).map(|rank| Arc::new(engine(rank)) as Arc<dyn Engine>);
     (World(engines.collect(), |_| false), wires)
 }

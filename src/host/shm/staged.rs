@@ -70,7 +70,7 @@ pub(super) struct Pool {
 /// What staging needs beside memory.
 #[derive(Default)]
 pub(super) struct Helpers {
-    mover: Option<Arc<dyn Mover>>,
+    pub(super) mover: Option<Arc<dyn Mover>>,
     pub(super) crew: Option<Arc<Crew>>,
 }
 
@@ -189,11 +189,6 @@ impl ShmEngine {
         self.pool.as_ref().map_or(0, |pool| pool.segment.len())
     }
 
-    /// Gives it the way to the device's memory, which operations with buffers there need.
-    pub(crate) fn set_mover(&self, mover: Arc<dyn Mover>) {
-        lock(&self.helpers).mover = Some(mover);
-    }
-
     /// Ends the threads that reduce, and forgets the mover. No operation is going on.
     pub(crate) fn retire(&self) {
         let helpers = std::mem::take(&mut *lock(&self.helpers));
@@ -255,12 +250,6 @@ impl ShmEngine {
 
     fn mover_or_none(&self) -> Option<Arc<dyn Mover>> {
         lock(&self.helpers).mover.clone()
-    }
-
-    /// Whether it can reach a device's memory.
-    #[cfg(test)]
-    pub(crate) fn has_mover(&self) -> bool {
-        self.mover_or_none().is_some()
     }
 
     fn mover(&self) -> Result<Arc<dyn Mover>> {
