@@ -7,8 +7,9 @@
 //! the sources. Pointers need no alignment, and no reference to a buffer is ever formed.
 //!
 //! The same generic source is compiled twice: for the baseline of the architecture, and on x86-64
-//! for AVX2 (with F16C for binary16), chosen when the fold is looked up.
+//! for AVX2 (with F16C for binary16), and for AVX-512 where values are converted, chosen when the fold is looked up.
 
+use crate::host::check::MAX_ENGINE_RANKS;
 use crate::types::{DataType, RedOp, Reduction};
 use std::marker::PhantomData;
 
@@ -136,6 +137,13 @@ fn float<F: Float>(reduction: Reduction) -> Folding {
 
 fn select<K: Kernel>() -> Folding {
     #[cfg(target_arch = "x86_64")]
+    if K::CONVERTS && x86::has_avx512() {
+        return Folding {
+            fold: x86::fold_avx512::<K>,
+            pair: x86::pair_avx512::<K>,
+        };
+    }
+    #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
         return Folding {
             fold: x86::fold_avx2::<K>,
@@ -171,6 +179,8 @@ trait Kernel {
     type Acc: Copy;
     /// Whether every source is multiplied by its own scalar.
     const SCALED: bool;
+    /// Whether there is so much to do for an element that AVX-512 pays, also where data comes from memory.
+    const CONVERTS: bool = false;
 
     fn load(raw: Self::Raw) -> Self::Acc;
     /// Only called if `SCALED`.
@@ -471,7 +481,7 @@ trait Integer: Copy + Ord {
 }
 
 macro_rules! integers {
-    ($($int:ty => $wide:ty),*) => {$(
+    ($($int:ty => $wide:ty, $mean:expr;)*) => {$(
         impl Integer for $int {
             type Wide = $wide;
             #[inline(always)]
@@ -492,12 +502,42 @@ macro_rules! integers {
             }
             #[inline(always)]
             fn mean(sum: $wide, sources: usize) -> Self {
-                (sum / sources as $wide) as $int
+                ($mean)(sum, sources as $wide) as $int
             }
         }
     )*};
 }
-integers!(i8 => i32, u8 => u32, i32 => i64, u32 => u64, i64 => i128, u64 => u128);
+/// The low bits of an integer that a float holds, without a conversion of a kind that has no vectors: at so large a
+/// number the last bit of a float is worth one.
+#[inline(always)]
+fn low_bits_of_single(whole: f32) -> u32 {
+    (whole + 12_582_912.0).to_bits()
+}
+
+/// As [`low_bits_of_single`].
+#[inline(always)]
+fn low_bits_of_double(whole: f64) -> u64 {
+    (whole + 6_755_399_441_055_744.0).to_bits()
+}
+
+// Floats divide many times faster, and are exact here: they hold every sum, and a quotient that is no integer is further
+// from the next one, by one part in the number of ranks, than it is rounded by.
+integers! {
+    i8 => f32, |sum: f32, n: f32| low_bits_of_single((sum / n).trunc());
+    u8 => f32, |sum: f32, n: f32| low_bits_of_single((sum / n).trunc());
+    i32 => f64, |sum: f64, n: f64| low_bits_of_double((sum / n).trunc());
+    u32 => f64, |sum: f64, n: f64| low_bits_of_double((sum / n).trunc());
+    i64 => i128, |sum: i128, n: i128| match i64::try_from(sum) {
+        Ok(sum) => sum / n as i64,
+        Err(_) => (sum / n) as i64,
+    };
+    u64 => u128, |sum: u128, n: u128| match u64::try_from(sum) {
+        Ok(sum) => sum / n as u64,
+        Err(_) => (sum / n) as u64,
+    };
+}
+const _: () = assert!((u8::MAX as u32 * MAX_ENGINE_RANKS as u32) < 1 << f32::MANTISSA_DIGITS);
+const _: () = assert!(u32::MAX as u64 * MAX_ENGINE_RANKS as u64 <= 1 << f64::MANTISSA_DIGITS);
 
 /// The floats of the data types, and how they are computed with.
 trait Float {
@@ -700,6 +740,7 @@ macro_rules! float_kernels {
             type Raw = F::Raw;
             type Acc = F::Acc;
             const SCALED: bool = $scaled;
+            const CONVERTS: bool = size_of::<F::Raw>() == 2;
             #[inline(always)]
             fn load(raw: F::Raw) -> F::Acc {
                 F::widen(raw)
@@ -766,6 +807,41 @@ mod x86 {
     /// As [`FoldPair`], and the processor has AVX2 and F16C.
     #[target_feature(enable = "avx2,f16c")]
     pub(super) unsafe fn pair_avx2<K: Kernel>(
+        to: *mut u8,
+        first: *const u8,
+        second: *const u8,
+        count: usize,
+    ) {
+        // SAFETY: the caller's promises are those of `pair_body`.
+        unsafe { pair_body::<K>(to, first, second, count) }
+    }
+
+    pub(super) fn has_avx512() -> bool {
+        half_in_hardware()
+            && std::arch::is_x86_feature_detected!("avx512f")
+            && std::arch::is_x86_feature_detected!("avx512bw")
+            && std::arch::is_x86_feature_detected!("avx512dq")
+            && std::arch::is_x86_feature_detected!("avx512vl")
+    }
+
+    /// # Safety
+    /// As [`Fold`], and the processor has what [`has_avx512`] asks for.
+    #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(super) unsafe fn fold_avx512<K: Kernel>(
+        to: Target,
+        sources: &[*const u8],
+        scales: &[Scale],
+        ranks: usize,
+        count: usize,
+    ) {
+        // SAFETY: the caller's promises are those of `fold_body`.
+        unsafe { fold_body::<K>(to, sources, scales, ranks, count) }
+    }
+
+    /// # Safety
+    /// As [`FoldPair`], and the processor has what [`has_avx512`] asks for.
+    #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(super) unsafe fn pair_avx512<K: Kernel>(
         to: *mut u8,
         first: *const u8,
         second: *const u8,
