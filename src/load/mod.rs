@@ -26,7 +26,8 @@ use crate::sys::per_process::PerProcess;
 use crate::vendor::Library;
 use crate::vendor::{self, Ccl, Root, Vendor};
 use crate::{Error, Result};
-use discover::{Choice, Env, Evidence, Facts, Spec};
+pub(crate) use discover::Env;
+use discover::{Choice, Evidence, Facts, Spec};
 use numbers::Numbers;
 use open::Search;
 use report::{LoadReport, Outcome, Section, Survey};
@@ -190,10 +191,7 @@ fn open_ucx(sections: &mut Vec<Section>) -> Result<ucx::Api> {
     prepare_for_ucx();
     let mut section = Section::new("UCX", spec.key);
     let mut env = Env::of_process();
-    if matches!(
-        config::get().host_engine,
-        HostEngine::Mpi | HostEngine::Ucc
-    ) {
+    if matches!(config::get().host_engine, HostEngine::Mpi | HostEngine::Ucc) {
         env = env.without_engine_path();
     }
     let found = search(
@@ -249,6 +247,15 @@ pub(crate) fn process_ucc() -> Result<&'static ucc::Api> {
 }
 
 fn open_ucc(sections: &mut Vec<Section>) -> Result<ucc::Api> {
+    let mut env = Env::of_process();
+    if config::get().host_engine != HostEngine::Ucc {
+        env = env.without_engine_path();
+    }
+    open_ucc_of(&env, sections)
+}
+
+/// UCC as it is found with this environment.
+pub(crate) fn open_ucc_of(env: &Env, sections: &mut Vec<Section>) -> Result<ucc::Api> {
     if crate::sys::secure::at_secure() {
         return Err(Error::not_supported(
             "UCC is not opened in a process that runs with more rights than its caller: UCC and its UCX believe \
@@ -275,12 +282,8 @@ fn open_ucc(sections: &mut Vec<Section>) -> Result<ucc::Api> {
         set_where_unset(&[ucc::LOG_LEVEL]);
     }
     let mut section = Section::new("UCC", spec.key);
-    let mut env = Env::of_process();
-    if config::get().host_engine != HostEngine::Ucc {
-        env = env.without_engine_path();
-    }
     let found = search(
-        &env,
+        env,
         &facts(),
         &spec,
         ucc::FINGERPRINT,

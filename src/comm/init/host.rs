@@ -423,8 +423,7 @@ fn ucc_team(
             Some(vote)
         };
         let what = "the making of UCC's team";
-        let votes =
-            channel.allgather_when(what, &mut step, &|v| vote_code(v) != 0, patience)?;
+        let votes = channel.allgather_when(what, &mut step, &|v| vote_code(v) != 0, patience)?;
         if let Some(reasons) = refusals(infos, &votes, code) {
             return Ok(Err(reasons));
         }

@@ -450,11 +450,25 @@ mod tests {
         mixed[2] = library("1.3.0", "");
         let place = "rank 1 (host host-b, pid 7): UCC can't be loaded; tried: libucc.so.1";
         for (ucc, words) in [
-            (lacking, [place, "libucc1", "FLAGOSCOMM_ENGINE_PATH", "UCX alone"]),
-            (mixed, ["different versions", "1.3.0 (/lib/1.3.0)", "1.9.0 (/lib/1.9.0)", "Install the same"]),
+            (
+                lacking,
+                [place, "libucc1", "FLAGOSCOMM_ENGINE_PATH", "UCX alone"],
+            ),
+            (
+                mixed,
+                [
+                    "different versions",
+                    "1.3.0 (/lib/1.3.0)",
+                    "1.9.0 (/lib/1.9.0)",
+                    "Install the same",
+                ],
+            ),
         ] {
             let text = verdict(&infos, Wish::Ucc, &offers_of_ucc(ucc)).unwrap_err();
-            for words in words.into_iter().chain(["FLAGOSCOMM_HOST_ENGINE=ucc asks for UCC"]) {
+            for words in words
+                .into_iter()
+                .chain(["FLAGOSCOMM_HOST_ENGINE=ucc asks for UCC"])
+            {
                 assert!(text.contains(words), "{words}: {text}");
             }
             assert!(!text.contains("libucx0"), "{text}");

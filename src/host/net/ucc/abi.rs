@@ -13,14 +13,17 @@ use std::ptr::{NonNull, null, null_mut};
 pub(crate) const SONAMES: &[&str] = &["libucc.so.1"];
 /// What it and its parts need, of which a folder of its own may have other versions than the system, in the order in
 /// which they need each other.
-pub(crate) const COMPANIONS: &[&str] = &["libucm.so.0", "libucs.so.0", "libuct.so.0", "libucp.so.0"];
+pub(crate) const COMPANIONS: &[&str] =
+    &["libucm.so.0", "libucs.so.0", "libuct.so.0", "libucp.so.0"];
 /// A function that only this library has.
 pub(crate) const FINGERPRINT: &str = "ucc_context_progress";
 /// What is put into the environment before UCC is loaded, where it is unset. UCC gives its UCX no other settings than
 /// the environment's: as the engine over UCX does by itself, pieces are to go out at once over TCP. And UCC writes an
 /// error for every connection that the other side closes first, as one side does in every orderly end.
-pub(crate) const SEGMENT_SIZES: [(&str, &str); 2] =
-    [("UCX_TCP_TX_SEG_SIZE", "260k"), ("UCX_TCP_RX_SEG_SIZE", "260k")];
+pub(crate) const SEGMENT_SIZES: [(&str, &str); 2] = [
+    ("UCX_TCP_TX_SEG_SIZE", "260k"),
+    ("UCX_TCP_RX_SEG_SIZE", "260k"),
+];
 pub(crate) const LOG_LEVEL: (&str, &str) = ("UCC_TL_UCP_LOG_LEVEL", "fatal");
 
 /// The version of the interface that we use; later libraries serve it.
@@ -63,13 +66,8 @@ pub(super) struct OobColl {
     pub oob_ep: u32,
 }
 
-pub(super) type AllGather = unsafe extern "C" fn(
-    *mut c_void,
-    *mut c_void,
-    usize,
-    *mut c_void,
-    *mut *mut c_void,
-) -> c_int;
+pub(super) type AllGather =
+    unsafe extern "C" fn(*mut c_void, *mut c_void, usize, *mut c_void, *mut *mut c_void) -> c_int;
 pub(super) type Test = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 /// `ucc_context_params_t`, of which nothing is set.

@@ -15,9 +15,15 @@ enum Gathering {
     #[default]
     None,
     /// UCC has said this, and wants what all say at the address.
-    Begun { said: Vec<u8>, to: usize },
+    Begun {
+        said: Vec<u8>,
+        to: usize,
+    },
     /// As before, and the others hear it.
-    Said { bytes: usize, to: usize },
+    Said {
+        bytes: usize,
+        to: usize,
+    },
     Done,
     /// There will be none any more.
     Over,
@@ -168,7 +174,9 @@ impl Meeting {
             return Err(Error::internal("UCC has asked the ranks nothing"));
         };
         if all.len() != self.ranks || all.iter().any(|said| said.len() != bytes) {
-            return Err(Error::internal("the ranks' ends of UCC don't say the same things"));
+            return Err(Error::internal(
+                "the ranks' ends of UCC don't say the same things",
+            ));
         }
         let all = all.concat();
         let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
@@ -197,13 +205,14 @@ impl Drop for Meeting {
         };
         *lock(&self.exchange.0) = Gathering::Over;
         let api = handles.api;
-        let heard = handles.team.is_null() || (0..100).any(|_| {
-            // SAFETY: as in `advance`.
-            unsafe {
-                (api.context_progress)(handles.context);
-                (api.team_create_test)(handles.team) != IN_PROGRESS
-            }
-        });
+        let heard = handles.team.is_null()
+            || (0..100).any(|_| {
+                // SAFETY: as in `advance`.
+                unsafe {
+                    (api.context_progress)(handles.context);
+                    (api.team_create_test)(handles.team) != IN_PROGRESS
+                }
+            });
         if !heard || !handles.end_within(super::END) {
             // UCC goes on with it.
             Box::leak(std::mem::take(&mut self.exchange));

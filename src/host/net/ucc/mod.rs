@@ -277,7 +277,10 @@ impl Ucc {
             let Some(key) = message.seal else {
                 break;
             };
-            let next = self.to_seal.get_mut(&key).filter(|q| q.front() == Some(&at));
+            let next = self
+                .to_seal
+                .get_mut(&key)
+                .filter(|q| q.front() == Some(&at));
             next?.pop_front();
             message.seal = None;
             let nowhere = SEALED.as_ptr().cast();
@@ -388,7 +391,10 @@ impl Transport for Ucc {
         }
         let ended = self.handles.take().is_none_or(|h| h.end_within(END));
         if !ended {
-            log::debug!("the end of {} takes longer, and goes on behind the program", self.about());
+            log::debug!(
+                "the end of {} takes longer, and goes on behind the program",
+                self.about()
+            );
         }
         ended
     }
