@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <ifaddrs.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -93,6 +94,7 @@ struct team {
     struct sockaddr_in *addresses;
     void *gathering;
     struct peer *peers;
+    struct pollfd *polled;
 };
 
 EXPORT void ucc_get_version(unsigned *major, unsigned *minor, unsigned *release)
@@ -220,6 +222,7 @@ EXPORT ucc_status_t ucc_team_create_post(ucc_context_h *contexts, uint32_t count
     team->ranks = (int)params->oob.n_oob_eps;
     team->addresses = calloc((size_t)team->ranks, sizeof *team->addresses);
     team->peers = calloc((size_t)team->ranks, sizeof *team->peers);
+    team->polled = calloc((size_t)team->ranks, sizeof *team->polled);
     for (int rank = 0; rank < team->ranks; rank++) {
         struct peer *peer = &team->peers[rank];
         peer->fd = -1;
@@ -318,6 +321,7 @@ EXPORT ucc_status_t ucc_team_destroy(ucc_team_h handle)
     team->context->team = NULL;
     free(team->addresses);
     free(team->peers);
+    free(team->polled);
     free(team);
     ANSWER(ucc_team_destroy, UCC_OK);
 }
@@ -455,12 +459,16 @@ EXPORT ucc_status_t ucc_context_progress(ucc_context_h handle)
     if (made)
         return made;
     struct team *team = ((struct context *)handle)->team;
-    for (int rank = 0; team && team->state > 2 && rank < team->ranks; rank++) {
-        if (rank == team->rank)
-            continue;
+    if (!team || team->state <= 2)
+        return UCC_OK;
+    for (int rank = 0; rank < team->ranks; rank++) {
         push(&team->peers[rank]);
-        pull(&team->peers[rank]);
+        team->polled[rank] = (struct pollfd){.fd = team->peers[rank].fd, .events = POLLIN};
     }
+    if (poll(team->polled, (nfds_t)team->ranks, 0) > 0)
+        for (int rank = 0; rank < team->ranks; rank++)
+            if (team->polled[rank].revents)
+                pull(&team->peers[rank]);
     return UCC_OK;
 }
 
