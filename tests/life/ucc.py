@@ -3,7 +3,7 @@
     FLAGOSCOMM_TEST_LIBRARY=target/release/libflagos_comm.so FLAGOSCOMM_TEST_UCC_STANDIN=libucc.so.1 \\
         [FLAGOSCOMM_TEST_UCC=/usr/lib/x86_64-linux-gnu/libucc.so.1] python3 tests/life/ucc.py SCENARIO
 
-FLAGOSCOMM_TEST_UCC names the real one, else it is the system's: tests/README says how to have one.
+FLAGOSCOMM_TEST_UCC names the real one, else it is the system's: the README says how to have one.
 """
 
 import ctypes
