@@ -42,9 +42,13 @@ const TAG_BITS: u32 = 15;
 const SEAL: u16 = 1 << TAG_BITS;
 /// How long the end of a transport waits for what is under way, and for UCC's own end.
 const END: Duration = Duration::from_millis(500);
-/// Calls of progress after a sleep: what has come meanwhile is more than one call takes.
-const BURST: usize = 64;
+/// UCC has nothing that would wake a sleeper. So waits look on for a while, as long as something has moved not long
+/// ago, in so many rounds of so many calls, and give way to others in between.
+const ROUNDS: u32 = 64;
+const LOOKS: usize = 16;
+/// Then they sleep for so long, and after that make more than one call: what has come meanwhile is more than one takes.
 const NAP: Duration = Duration::from_micros(100);
+const BURST: usize = 64;
 
 /// What seals carry, and where they go: nobody looks at it.
 static SEALED: AtomicU8 = AtomicU8::new(0);
@@ -137,6 +141,8 @@ pub(crate) struct Ucc {
     to_seal: HashMap<(usize, u16), VecDeque<usize>>,
     /// Something came to its end since it was last asked.
     moved: bool,
+    /// Rounds of waiting since something has moved.
+    rounds: u32,
     /// The last wait has slept.
     slept: bool,
     /// UCC's own words for the end of everything.
@@ -158,6 +164,7 @@ impl Ucc {
             expected: Expected::default(),
             to_seal: HashMap::new(),
             moved: false,
+            rounds: 0,
             slept: false,
             broken: None,
         }
@@ -249,7 +256,12 @@ impl Ucc {
             self.to_seal.entry(key).or_default().push_back(at);
         }
         self.messages[at].requests.reverse();
-        Ok(Some(Ticket(at)))
+        // What is with the libraries below is done, and sealed, at once.
+        match self.test(at) {
+            None => Ok(Some(Ticket(at))),
+            Some(Ok(())) => Ok(None),
+            Some(Err(text)) => Err(text),
+        }
     }
 
     /// Whether a message is done; what is left of it is tried in order.
@@ -296,6 +308,17 @@ impl Ucc {
         self.unused.push(at);
         self.active -= 1;
         Some(Ok(()))
+    }
+
+    /// One call of UCC's progress.
+    fn move_on(&mut self) {
+        if let Some(handles) = self.handles.as_ref().filter(|_| self.broken.is_none()) {
+            // SAFETY: the context is there, and `&mut self` says that nobody else is in it.
+            let status = unsafe { (self.api.context_progress)(handles.context) };
+            if status < OK {
+                self.broken = Some(self.api.words(status));
+            }
+        }
     }
 
     /// Moves on until all messages are done, for some time; how many are not.
@@ -346,27 +369,31 @@ impl Transport for Ucc {
     }
 
     fn progress(&mut self) -> bool {
-        let Some(handles) = &self.handles else {
-            return false;
-        };
         let calls = match std::mem::take(&mut self.slept) {
             true => BURST,
             false => 1,
         };
         for _ in 0..calls {
-            // SAFETY: the context is there, and `&mut self` says that nobody else is in it.
-            let status = unsafe { (self.api.context_progress)(handles.context) };
-            if status < OK {
-                self.broken.get_or_insert(self.api.words(status));
-                break;
-            }
+            self.move_on();
         }
-        std::mem::take(&mut self.moved)
+        let moved = std::mem::take(&mut self.moved);
+        if moved {
+            self.rounds = 0;
+        }
+        moved
     }
 
     fn sleep(&mut self, limit: Duration) {
-        std::thread::sleep(limit.min(NAP));
-        self.slept = true;
+        if self.rounds < ROUNDS {
+            self.rounds += 1;
+            for _ in 0..LOOKS {
+                self.move_on();
+                crate::sys::futex::yield_now();
+            }
+        } else {
+            std::thread::sleep(limit.min(NAP));
+            self.slept = true;
+        }
     }
 
     fn done(&mut self, ticket: Ticket) -> Option<Result<(), String>> {
