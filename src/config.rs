@@ -423,6 +423,12 @@ const UCX_TCP_RX_SEG_SIZE: Var = Var {
     meaning: "What UCX receives over TCP at once; see UCX_TCP_TX_SEG_SIZE. The same on all ranks. Both are set in the \
               environment before UCC is loaded, whose UCX knows no other way.",
 };
+const UCC_LOG_FILE: Var = Var {
+    name: "UCC_LOG_FILE",
+    kind: Kind::Text,
+    default: "set to stderr",
+    meaning: "Set before UCC is loaded, if it is unset, so that UCC writes nothing to standard output.",
+};
 const UCC_TL_UCP_LOG_LEVEL: Var = Var {
     name: "UCC_TL_UCP_LOG_LEVEL",
     kind: Kind::Text,
@@ -481,6 +487,7 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &UCX_WARN_UNUSED_ENV_VARS,
     &UCX_TCP_TX_SEG_SIZE,
     &UCX_TCP_RX_SEG_SIZE,
+    &UCC_LOG_FILE,
     &UCC_TL_UCP_LOG_LEVEL,
     &OMPI_COMM_WORLD_RANK,
     &PMIX_RANK,

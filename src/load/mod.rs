@@ -279,7 +279,7 @@ pub(crate) fn open_ucc_of(env: &Env, sections: &mut Vec<Section>) -> Result<ucc:
         {
             set_where_unset(&ucc::SEGMENT_SIZES);
         }
-        set_where_unset(&[ucc::LOG_LEVEL]);
+        set_where_unset(&ucc::ENVIRONMENT);
     }
     let mut section = Section::new("UCC", spec.key);
     let found = search(

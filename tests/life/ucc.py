@@ -72,13 +72,14 @@ def over_ucc_results_are_those_of_shared_memory():
             if not some:
                 return
             for places in ((0, 1), (0, 1, 1, 2)):
-                env = {**ucc.env, "FLAGOSCOMM_LOG": "info"}
+                env = {**ucc.env, "FLAGOSCOMM_LOG": "info", "UCC_LOG_LEVEL": "info"}
                 apart = some.start(places, "numbers", env=env)
                 got = [one.line(120) for one in apart]
                 for one in apart:
                     one.end()
                     check(not one.rest(), ucc.name)
                 check("runs on the host tier: UCC 1." in apart[0].stderr(), ucc.name, apart[0].stderr())
+                check("UCC  INFO  version:" in apart[0].stderr(), ucc.name)
                 together = machines.all_numbers(
                     lambda places=places: some.start([0] * len(places), "numbers", env={"FLAGOSCOMM_HOST_ENGINE": "shm"}),
                     len(places))

@@ -17,14 +17,18 @@ pub(crate) const COMPANIONS: &[&str] =
     &["libucm.so.0", "libucs.so.0", "libuct.so.0", "libucp.so.0"];
 /// A function that only this library has.
 pub(crate) const FINGERPRINT: &str = "ucc_context_progress";
-/// What is put into the environment before UCC is loaded, where it is unset. UCC gives its UCX no other settings than
-/// the environment's: as the engine over UCX does by itself, pieces are to go out at once over TCP. And UCC writes an
-/// error for every connection that the other side closes first, as one side does in every orderly end.
+/// What is put into the environment before UCC is loaded, where it is unset. UCC writes to standard output, and an error
+/// for every connection that the other side closes first, as one side does in every orderly end.
+pub(crate) const ENVIRONMENT: [(&str, &str); 2] = [
+    ("UCC_LOG_FILE", "stderr"),
+    ("UCC_TL_UCP_LOG_LEVEL", "fatal"),
+];
+/// As above, where neither is set. UCC gives its UCX no other settings than the environment's: as the engine over UCX
+/// does by itself, pieces are to go out at once over TCP.
 pub(crate) const SEGMENT_SIZES: [(&str, &str); 2] = [
     ("UCX_TCP_TX_SEG_SIZE", "260k"),
     ("UCX_TCP_RX_SEG_SIZE", "260k"),
 ];
-pub(crate) const LOG_LEVEL: (&str, &str) = ("UCC_TL_UCP_LOG_LEVEL", "fatal");
 
 /// The version of the interface that we use; later libraries serve it.
 const API: (c_uint, c_uint) = (1, 2);

@@ -17,7 +17,7 @@ mod meeting;
 mod tests;
 
 pub(crate) use abi::{
-    Api, COMPANIONS, FINGERPRINT, LOG_LEVEL, SEGMENT_SIZES, SONAMES, declarations, layouts,
+    Api, COMPANIONS, ENVIRONMENT, FINGERPRINT, SEGMENT_SIZES, SONAMES, declarations, layouts,
 };
 pub(crate) use meeting::{Meeting, Step};
 

@@ -160,8 +160,8 @@ fn recv(end: &mut Ucc, tag: u64, data: &mut [u8]) -> Option<Ticket> {
     unsafe { end.recv(from, tag, data.as_mut_ptr(), data.len()) }.unwrap()
 }
 
-/// Moves both on until the ticket of the first of them is done, or no longer than so long.
-fn done_within(ends: &mut [Ucc; 2], of: usize, ticket: Ticket, limit: Duration) -> bool {
+/// Moves these on until the ticket of one of them is done, or no longer than so long.
+fn done_within(ends: &mut [Ucc], of: usize, ticket: Ticket, limit: Duration) -> bool {
     let until = Instant::now() + limit;
     while Instant::now() < until {
         ends.iter_mut().for_each(|end| {
@@ -286,16 +286,23 @@ fn receives_that_would_be_mistaken_for_one_another_are_refused() {
     assert!(recv(&mut ends[0], other, &mut places[2]).is_some());
 }
 
-/// With UCC's context all requests end, and what is asked later is refused.
+/// With UCC's context all requests and connections end, and what is asked later is refused.
 #[test]
 fn giving_up_ends_what_is_under_way() {
     let mut ends = pair();
+    let data = vec![1; MUCH];
+    let unread = send(&mut ends[1], DATA, &data).unwrap();
+    assert!(!done_within(&mut ends[1..], 0, unread, SHORT));
     let mut place = [0; 8];
     let ticket = recv(&mut ends[0], HEADER, &mut place).unwrap();
     let begin = Instant::now();
     assert_eq!(ends[0].give_up(&[ticket]), 0);
     assert!(begin.elapsed() < END);
     assert_eq!(ends[0].done(ticket), Some(Err("it is closed".into())));
+    assert!(
+        done_within(&mut ends[1..], 0, unread, LONG),
+        "the connection is there no more, which UCC takes for success"
+    );
     // SAFETY: nothing is read.
     let refused = unsafe { ends[0].send(1, HEADER, place.as_ptr(), 8) };
     assert_eq!(refused, Err("it is closed".into()));
