@@ -50,6 +50,9 @@ const LOOKS: usize = 16;
 const NAP: Duration = Duration::from_micros(100);
 const BURST: usize = 64;
 
+/// What UCC calls sent may be with its UCX: for so long after a send it is moved on between operations.
+const LINGER: Duration = Duration::from_millis(200);
+
 /// What seals carry, and where they go: nobody looks at it.
 static SEALED: AtomicU8 = AtomicU8::new(0);
 
@@ -141,6 +144,8 @@ pub(crate) struct Ucc {
     to_seal: HashMap<(usize, u16), VecDeque<usize>>,
     /// Something came to its end since it was last asked.
     moved: bool,
+    /// When something was sent that may not have left.
+    sent: Option<Instant>,
     /// Rounds of waiting since something has moved.
     rounds: u32,
     /// The last wait has slept.
@@ -164,6 +169,7 @@ impl Ucc {
             expected: Expected::default(),
             to_seal: HashMap::new(),
             moved: false,
+            sent: None,
             rounds: 0,
             slept: false,
             broken: None,
@@ -353,6 +359,7 @@ impl Transport for Ucc {
         from: *const u8,
         bytes: usize,
     ) -> Result<Option<Ticket>, String> {
+        self.sent = Some(Instant::now());
         // SAFETY: handed down from the caller; UCC only reads what the root of a broadcast has.
         unsafe { self.begin((self.rank, to), tag, from.cast_mut(), bytes) }
     }
@@ -366,6 +373,16 @@ impl Transport for Ucc {
     ) -> Result<Option<Ticket>, String> {
         // SAFETY: handed down from the caller.
         unsafe { self.begin((from, self.rank), tag, to, bytes) }
+    }
+
+    fn has_left(&mut self) -> bool {
+        let lingers = self.sent.is_some_and(|since| since.elapsed() < LINGER);
+        if lingers {
+            (0..BURST).for_each(|_| self.move_on());
+        } else {
+            self.sent = None;
+        }
+        !lingers
     }
 
     fn progress(&mut self) -> bool {

@@ -215,6 +215,19 @@ fn messages_that_may_be_cut_are_sealed() {
     }
 }
 
+/// UCC does not tell when something has left: for a while after a send it is taken to be there.
+#[test]
+fn what_was_sent_is_looked_after_for_a_while() {
+    let mut ends = pair();
+    let mut place = [0; 8];
+    assert!(ends[0].has_left() && ends[1].has_left());
+    recv(&mut ends[1], HEADER, &mut place);
+    send(&mut ends[0], HEADER, &[1; 8]);
+    assert!(!ends[0].has_left() && ends[1].has_left());
+    std::thread::sleep(LINGER);
+    assert!(ends[0].has_left());
+}
+
 /// The seals of one sender and tag come in the order of the messages, whichever is asked for first.
 #[test]
 fn seals_keep_the_order_of_their_messages() {
