@@ -275,6 +275,16 @@ def calls_that_differ_over_ucc_are_an_error_on_every_rank():
             one.end()
 
 
+@scenario
+def a_rank_over_ucc_that_leaves_at_once_has_done_its_part():
+    """Large collectives, and away: what the last to end still has under way is no error, although the other has closed its
+    connections."""
+    for ucc in every_ucc():
+        for _ in range(6):
+            for one in ucc.start(2, "leaves"):
+                one.end()
+
+
 # ---- nothing is left
 
 @role

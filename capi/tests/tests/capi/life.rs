@@ -183,6 +183,7 @@ scenarios! {
     what_ucc_says_of_an_error_is_said
     a_destroy_does_not_wait_for_ucc
     calls_that_differ_over_ucc_are_an_error_on_every_rank
+    a_rank_over_ucc_that_leaves_at_once_has_done_its_part
     cycles_over_ucc_leave_nothing
 }
 
