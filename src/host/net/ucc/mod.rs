@@ -21,7 +21,7 @@ pub(crate) use abi::{
 };
 pub(crate) use meeting::{Meeting, Step};
 
-use super::run::{agreed_size, narrow_tag};
+use super::run::{Crowd, agreed_size, narrow_tag};
 use super::short_tags::Expected;
 use super::{Ticket, Transport};
 use crate::sys::per_process::PerProcess;
@@ -42,12 +42,12 @@ const TAG_BITS: u32 = 15;
 const SEAL: u16 = 1 << TAG_BITS;
 /// How long the end of a transport waits for what is under way, and for UCC's own end.
 const END: Duration = Duration::from_millis(500);
-/// UCC has nothing that would wake a sleeper. So waits look on for a while, as long as something has moved not long
-/// ago, in so many rounds of so many calls, and give way to others in between.
+/// UCC has nothing that would wake a sleeper. So waits look on for a while, if something has moved not long ago and
+/// nobody else wants the core, in so many rounds of so many calls, and give way to others in between.
 const ROUNDS: u32 = 64;
 const LOOKS: usize = 16;
 /// Then they sleep for so long, and after that make more than one call: what has come meanwhile is more than one takes.
-const NAP: Duration = Duration::from_micros(100);
+const NAP: Duration = Duration::from_micros(50);
 const BURST: usize = 64;
 
 /// What UCC calls sent may be with its UCX: for so long after a send it is moved on between operations.
@@ -150,6 +150,8 @@ pub(crate) struct Ucc {
     rounds: u32,
     /// The last wait has slept.
     slept: bool,
+    /// Whether others want this rank's core.
+    crowd: Crowd,
     /// UCC's own words for the end of everything.
     broken: Option<String>,
 }
@@ -172,6 +174,7 @@ impl Ucc {
             sent: None,
             rounds: 0,
             slept: false,
+            crowd: Crowd::default(),
             broken: None,
         }
     }
@@ -401,15 +404,21 @@ impl Transport for Ucc {
     }
 
     fn sleep(&mut self, limit: Duration) {
-        if self.rounds < ROUNDS {
-            self.rounds += 1;
-            for _ in 0..LOOKS {
-                self.move_on();
-                crate::sys::futex::yield_now();
-            }
-        } else {
+        let mut now = Instant::now();
+        if self.rounds >= ROUNDS || self.crowd.is_there(now) {
             std::thread::sleep(limit.min(NAP));
             self.slept = true;
+            return;
+        }
+        self.rounds += 1;
+        for _ in 0..LOOKS {
+            self.move_on();
+            crate::sys::futex::yield_now();
+            let then = std::mem::replace(&mut now, Instant::now());
+            self.crowd.gave_way(then, now);
+            if self.crowd.is_there(now) {
+                return;
+            }
         }
     }
 
