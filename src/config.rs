@@ -169,11 +169,11 @@ const SINGLE_COPY: Var = Var {
 };
 const HOST_ENGINE: Var = Var {
     name: "FLAGOSCOMM_HOST_ENGINE",
-    kind: Kind::Word(&["auto", "shm", "ucx", "mpi"]),
+    kind: Kind::Word(&["auto", "shm", "ucx", "mpi", "ucc"]),
     default: "auto: shared memory for ranks of one machine, for several UCX, or MPI if a rank has no UCX and all \
               programs have initialised MPI",
     meaning: "What the host tier moves data with. The same on all ranks. `mpi` needs processes that an MPI launcher \
-              has started, one for each rank.",
+              has started, one for each rank; `ucc` is used only if it is asked for.",
 };
 const HOST_HIERARCHY: Var = Var {
     name: "FLAGOSCOMM_HOST_HIERARCHY",
@@ -188,7 +188,7 @@ const ENGINE_PATH: Var = Var {
     kind: Kind::Path,
     default: "searched, see discovery.md",
     meaning: "The library that the host tier uses between machines, used verbatim: MPI's with \
-              FLAGOSCOMM_HOST_ENGINE=mpi, else UCX's (libucp.so.0).",
+              FLAGOSCOMM_HOST_ENGINE=mpi, UCC's (libucc.so.1) with FLAGOSCOMM_HOST_ENGINE=ucc, else UCX's (libucp.so.0).",
 };
 const DLOPEN: Var = Var {
     name: "FLAGOSCOMM_DLOPEN",
@@ -421,7 +421,21 @@ const UCX_TCP_RX_SEG_SIZE: Var = Var {
     name: "UCX_TCP_RX_SEG_SIZE",
     kind: Kind::Text,
     default: "unset",
-    meaning: "What UCX receives over TCP at once; see UCX_TCP_TX_SEG_SIZE. The same on all ranks.",
+    meaning: "What UCX receives over TCP at once; see UCX_TCP_TX_SEG_SIZE. The same on all ranks. Both are set in the \
+              environment before UCC is loaded, whose UCX knows no other way.",
+};
+const UCC_LOG_FILE: Var = Var {
+    name: "UCC_LOG_FILE",
+    kind: Kind::Text,
+    default: "set to stderr",
+    meaning: "Set before UCC is loaded, if it is unset, so that UCC writes nothing to standard output.",
+};
+const UCC_TL_UCP_LOG_LEVEL: Var = Var {
+    name: "UCC_TL_UCP_LOG_LEVEL",
+    kind: Kind::Text,
+    default: "set to fatal",
+    meaning: "Set before UCC is loaded, if it is unset: UCC writes an error for every connection that the other rank closes \
+              first, as one of two always does.",
 };
 const OMPI_COMM_WORLD_RANK: Var = Var {
     name: "OMPI_COMM_WORLD_RANK",
@@ -474,6 +488,8 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &UCX_WARN_UNUSED_ENV_VARS,
     &UCX_TCP_TX_SEG_SIZE,
     &UCX_TCP_RX_SEG_SIZE,
+    &UCC_LOG_FILE,
+    &UCC_TL_UCP_LOG_LEVEL,
     &OMPI_COMM_WORLD_RANK,
     &PMIX_RANK,
     &PMI_RANK,
@@ -539,14 +555,17 @@ pub(crate) enum HostEngine {
     Ucx = 2,
     /// MPI, on one machine too.
     Mpi = 3,
+    /// UCC, on one machine too.
+    Ucc = 4,
 }
 
 impl HostEngine {
-    const ALL: [HostEngine; 4] = [
+    const ALL: [HostEngine; 5] = [
         HostEngine::Auto,
         HostEngine::Shm,
         HostEngine::Ucx,
         HostEngine::Mpi,
+        HostEngine::Ucc,
     ];
 
     /// The name that the variable uses.
@@ -556,6 +575,7 @@ impl HostEngine {
             HostEngine::Shm => "shm",
             HostEngine::Ucx => "ucx",
             HostEngine::Mpi => "mpi",
+            HostEngine::Ucc => "ucc",
         }
     }
 

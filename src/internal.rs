@@ -128,7 +128,7 @@ pub fn load_report_json() -> String {
 }
 
 /// The vendors of which [`survey`] tells, by key, in the order in which they are detected; behind them
-/// FlagCX, and UCX, which the host tier uses between machines.
+/// FlagCX, and UCX, MPI and UCC, which the host tier uses between machines.
 pub fn surveyed() -> impl Iterator<Item = &'static str> {
     crate::load::surveyed()
 }
@@ -212,6 +212,7 @@ pub fn declarations() -> Vec<Declaration> {
     let all = crate::device::declarations().into_iter();
     all.chain(crate::vendor::declarations())
         .chain(crate::host::net::ucx::declarations())
+        .chain(crate::host::net::ucc::declarations())
         .map(|d| (d.library, d.name, d.arguments, d.result))
         .collect()
 }
@@ -231,6 +232,7 @@ pub fn layouts() -> Vec<Layout> {
     let all = crate::device::layouts().into_iter();
     all.chain(crate::vendor::layouts())
         .chain(crate::host::net::ucx::layouts())
+        .chain(crate::host::net::ucc::layouts())
         .map(|l| (l.library, l.name, l.size, l.exact, l.fields))
         .collect()
 }

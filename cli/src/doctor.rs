@@ -324,6 +324,11 @@ impl Findings {
                 "Ranks that an MPI launcher has started can use MPI instead: FLAGOSCOMM_HOST_ENGINE=mpi, {file}"
             ));
         }
+        if let Some(file) = engine("ucc").and_then(Surveyed::used) {
+            lines.push(format!(
+                "Ranks can use UCC instead, if that is asked for: FLAGOSCOMM_HOST_ENGINE=ucc, {file}"
+            ));
+        }
         if let Err(why) = &self.vendor {
             lines.push(format!("The vendor could not be determined: {why}"));
         }

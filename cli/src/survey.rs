@@ -216,7 +216,7 @@ impl Surveyed {
     /// Whether it is about an accelerator's vendor, or what stands for one, and not about a library that
     /// the host tier uses between machines.
     pub fn is_of_vendor(&self) -> bool {
-        !["ucx", "mpi"].contains(&self.vendor.as_str())
+        !["ucx", "mpi", "ucc"].contains(&self.vendor.as_str())
     }
 
     /// Whether it is what is known by this key.

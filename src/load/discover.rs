@@ -35,7 +35,7 @@ impl Env {
         });
         let others = [
             (vendor::FLAGCX.key, OverrideOf::Library),
-            // MPI's has the same name.
+            // MPI's and UCC's have the same name.
             (UCX_KEY, OverrideOf::Engine),
         ];
         for (key, of) in of_vendor.chain(others) {
@@ -74,6 +74,7 @@ impl Env {
 /// What the libraries of the host tier's engines are called in reports.
 pub(crate) const UCX_KEY: &str = "ucx";
 pub(crate) const MPI_KEY: &str = "mpi";
+pub(crate) const UCC_KEY: &str = "ucc";
 
 /// What is known about the process and the machine.
 #[derive(Clone, Debug, Default)]

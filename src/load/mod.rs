@@ -21,12 +21,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::{self, HostEngine, OverrideOf};
 use crate::device::Driver;
-use crate::host::net::{mpi, ucx};
+use crate::host::net::{mpi, ucc, ucx};
 use crate::sys::per_process::PerProcess;
 use crate::vendor::Library;
 use crate::vendor::{self, Ccl, Root, Vendor};
 use crate::{Error, Result};
-use discover::{Choice, Env, Evidence, Facts, Spec};
+pub(crate) use discover::Env;
+use discover::{Choice, Evidence, Facts, Spec};
 use numbers::Numbers;
 use open::Search;
 use report::{LoadReport, Outcome, Section, Survey};
@@ -63,6 +64,7 @@ static LIBRARY: PerProcess<(Result<Library>, Vec<Section>)> = PerProcess::new();
 static FLAGCX: PerProcess<(Result<Library>, Vec<Section>)> = PerProcess::new();
 static UCX: PerProcess<(Result<ucx::Api>, Vec<Section>)> = PerProcess::new();
 static MPI: PerProcess<(Result<mpi::Api>, Vec<Section>)> = PerProcess::new();
+static UCC: PerProcess<(Result<ucc::Api>, Vec<Section>)> = PerProcess::new();
 
 /// The vendor of this process. The first call decides: it looks at the environment and asks the
 /// driver for devices. The decision, an error too, stays for the process. A forked child decides
@@ -189,7 +191,7 @@ fn open_ucx(sections: &mut Vec<Section>) -> Result<ucx::Api> {
     prepare_for_ucx();
     let mut section = Section::new("UCX", spec.key);
     let mut env = Env::of_process();
-    if config::get().host_engine == HostEngine::Mpi {
+    if matches!(config::get().host_engine, HostEngine::Mpi | HostEngine::Ucc) {
         env = env.without_engine_path();
     }
     let found = search(
@@ -214,19 +216,92 @@ fn open_ucx(sections: &mut Vec<Section>) -> Result<ucx::Api> {
     result
 }
 
-/// Sets what UCX reads when it is loaded, by itself or by an MPI that needs it.
+/// Whether the process has a library already.
+fn is_loaded(sonames: &[&str]) -> bool {
+    sonames.iter().any(|s| open::loaded(s.as_ref()).is_some())
+}
+
+/// Sets what UCX reads when it is loaded, by itself or by an MPI or UCC that needs it.
 fn prepare_for_ucx() {
-    let there = ucx::SONAMES
-        .iter()
-        .any(|s| open::loaded(s.as_ref()).is_some());
-    if there {
+    if is_loaded(ucx::SONAMES) {
         return;
     }
-    for (name, value) in ucx::ENVIRONMENT {
+    set_where_unset(&ucx::ENVIRONMENT);
+}
+
+fn set_where_unset(variables: &[(&str, &str)]) {
+    for (name, value) in variables {
         if config::foreign_as_is(name).is_none() {
             open::set_environment(name, value);
         }
     }
+}
+
+/// UCC, for the host tier. The first call opens it; the result, an error too, stays for the process.
+pub(crate) fn process_ucc() -> Result<&'static ucc::Api> {
+    let (result, _) = UCC.get_or_init(|| {
+        let mut sections = Vec::new();
+        (open_ucc(&mut sections), sections)
+    });
+    result.as_ref().map_err(Error::clone)
+}
+
+fn open_ucc(sections: &mut Vec<Section>) -> Result<ucc::Api> {
+    let mut env = Env::of_process();
+    if config::get().host_engine != HostEngine::Ucc {
+        env = env.without_engine_path();
+    }
+    open_ucc_of(&env, sections)
+}
+
+/// UCC as it is found with this environment.
+pub(crate) fn open_ucc_of(env: &Env, sections: &mut Vec<Section>) -> Result<ucc::Api> {
+    if crate::sys::secure::at_secure() {
+        return Err(Error::not_supported(
+            "UCC is not opened in a process that runs with more rights than its caller: UCC and its UCX believe \
+             paths that the environment names (UCC_COMPONENT_PATH, UCX_MODULE_DIR)",
+        ));
+    }
+    let spec = Spec {
+        key: discover::UCC_KEY,
+        of: OverrideOf::Engine,
+        sonames: ucc::SONAMES,
+        wheels: &[],
+        roots: &[],
+        roots_first: false,
+        companions: ucc::COMPANIONS,
+    };
+    prepare_for_ucx();
+    if !is_loaded(ucc::SONAMES) {
+        if ucc::SEGMENT_SIZES
+            .iter()
+            .all(|(name, _)| config::foreign_as_is(name).is_none())
+        {
+            set_where_unset(&ucc::SEGMENT_SIZES);
+        }
+        set_where_unset(&ucc::ENVIRONMENT);
+    }
+    let mut section = Section::new("UCC", spec.key);
+    let found = search(
+        env,
+        &facts(),
+        &spec,
+        ucc::FINGERPRINT,
+        &mut section,
+        &mut |lib| ucc::Api::accept(lib),
+    );
+    let result = match found {
+        Some((lib, api)) => {
+            log::info!("UCC {} loaded from {}", api.version, lib.path().display());
+            Ok(api)
+        }
+        None => Err(Error::not_supported(format!(
+            "UCC can't be loaded; tried: {}",
+            section.tried()
+        ))),
+    };
+    sections.push(section);
+    result
 }
 
 /// MPI, for the host tier. The first call opens it; the result, an error too, stays for the process.
@@ -347,6 +422,9 @@ pub(crate) fn report() -> LoadReport {
         report.sections.extend(sections.iter().cloned());
     }
     if let Some((_, sections)) = MPI.get() {
+        report.sections.extend(sections.iter().cloned());
+    }
+    if let Some((_, sections)) = UCC.get() {
         report.sections.extend(sections.iter().cloned());
     }
     report
@@ -503,7 +581,12 @@ fn detect_vendor(env: &Env, sections: &mut Vec<Section>) -> ProcessVendor {
 /// The keys that [`survey`] knows, in the order of detection.
 pub(crate) fn surveyed() -> impl Iterator<Item = &'static str> {
     let keys = vendor::VENDORS.iter().map(|vendor| vendor.key);
-    keys.chain([vendor::FLAGCX.key, discover::UCX_KEY, discover::MPI_KEY])
+    keys.chain([
+        vendor::FLAGCX.key,
+        discover::UCX_KEY,
+        discover::MPI_KEY,
+        discover::UCC_KEY,
+    ])
 }
 
 /// What one vendor's libraries are like here. Opens them, whatever the process uses: for a process
@@ -527,6 +610,14 @@ pub(crate) fn survey(key: &str, stage: &mut dyn FnMut(&str)) -> Option<Survey> {
         survey.names[1] = names(mpi::SONAMES);
         stage("MPI is opened");
         survey.library = open_mpi(&mut survey.sections)
+            .err()
+            .map(|error| error.text().to_string());
+        return Some(survey);
+    }
+    if key == discover::UCC_KEY {
+        survey.names[1] = names(ucc::SONAMES);
+        stage("UCC is opened");
+        survey.library = open_ucc(&mut survey.sections)
             .err()
             .map(|error| error.text().to_string());
         return Some(survey);

@@ -81,6 +81,30 @@ fn the_report_tells_of_mpi() {
     assert!(!out.contains("/nowhere/libucp"), "{out}");
 }
 
+/// As MPI: what is there, and under whose name its path is.
+#[test]
+fn the_report_tells_of_ucc() {
+    let standin = Standins::ucc().build().ccl();
+    let report = |engine: &str, path: &str| {
+        let mut command = tool();
+        command.arg("doctor");
+        command.env("FLAGOSCOMM_HOST_ENGINE", engine);
+        command.env("FLAGOSCOMM_ENGINE_PATH", path);
+        Ran::from(command.output().expect("the tool starts")).out
+    };
+    let path = standin.to_str().expect("a path in UTF-8");
+    let out = report("ucc", path);
+    let words =
+        format!("can use UCC instead, if that is asked for: FLAGOSCOMM_HOST_ENGINE=ucc, {path}");
+    assert!(out.contains(&words), "{out}");
+    assert!(out.contains("1.9.0"), "{out}");
+    let out = report("ucc", "/nowhere/libucc.so.1");
+    let words = "/nowhere/libucc.so.1: there is no such file";
+    assert!(out.contains(words) && !out.contains("can use UCC"), "{out}");
+    let out = report("auto", path);
+    assert!(!out.contains(&format!("HOST_ENGINE=ucc, {path}")), "{out}");
+}
+
 #[test]
 fn the_report_is_valid_json_and_shows_the_environment() {
     let output = tool()

@@ -17,6 +17,7 @@ use crate::host::layers::LayeredEngine;
 use crate::host::net::choice::{self, Chosen, Library, Offer, Plan, Wish};
 use crate::host::net::mpi::{self, Place, Use};
 use crate::host::net::staged::Stage;
+use crate::host::net::ucc::{self, Meeting, Step};
 use crate::host::net::ucx::{self, Ucx};
 use crate::host::net::{NetEngine, Transport};
 use crate::host::op::WaitPolicy;
@@ -240,6 +241,9 @@ fn attach(
 /// How long the ranks may need to reach each other once each has said where it is.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
+/// Why a library was not looked for.
+const UNASKED: &str = "it is not asked for";
+
 /// What came of an attempt that is voted on: a declined tier has its reason.
 type Outcome<T> = Result<std::result::Result<T, String>>;
 
@@ -252,11 +256,11 @@ fn over_messages(
     code: &mut Code,
 ) -> Outcome<NetEngine> {
     let ucx = match wish {
-        Wish::Mpi => Err(Error::not_supported("it is not asked for")),
+        Wish::Mpi | Wish::Ucc => Err(Error::not_supported(UNASKED)),
         Wish::Any | Wish::Ucx => load::process_ucx(),
     };
     let mpi = match wish {
-        Wish::Ucx => Err(Error::not_supported("it is not asked for")),
+        Wish::Ucx | Wish::Ucc => Err(Error::not_supported(UNASKED)),
         Wish::Mpi => load::process_mpi(),
         Wish::Any => load::initialised_process_mpi().unwrap_or_else(|| {
             Err(Error::not_supported(
@@ -264,7 +268,19 @@ fn over_messages(
             ))
         }),
     };
+    let ucc = match wish {
+        Wish::Ucc => load::process_ucc(),
+        Wish::Any | Wish::Ucx | Wish::Mpi => Err(Error::not_supported(UNASKED)),
+    };
     let offer = Offer {
+        ucc: match &ucc {
+            Ok(api) => Library {
+                reason: String::new(),
+                version: api.version.clone(),
+                path: api.path.display().to_string(),
+            },
+            Err(error) => Library::lacking(error.text()),
+        },
         ucx: match &ucx {
             Ok(api) => Library {
                 reason: String::new(),
@@ -296,6 +312,7 @@ fn over_messages(
     let made = match chosen {
         Chosen::Ucx => ucx_workers(comm, channel, infos, ucx, patience, code),
         Chosen::Mpi => mpi_communicator(channel, infos, mpi, patience, code),
+        Chosen::Ucc => ucc_team(comm, channel, infos, ucc, patience, code),
     };
     let made = match made? {
         Ok(made) => made,
@@ -369,6 +386,67 @@ fn ucx_workers(
         ucx.connect(comm.rank() as usize, &all)?;
         Ok(Box::new(ucx) as Box<dyn Transport>)
     })()))
+}
+
+/// The ranks' ends of UCC. Whatever UCC wants to exchange goes from round to round over the control channel, and in the
+/// last one all say that they are done.
+fn ucc_team(
+    comm: &Comm,
+    channel: &mut Channel,
+    infos: &[RankInfo],
+    api: Result<&'static ucc::Api>,
+    patience: &Patience,
+    code: &mut Code,
+) -> Outcome<Result<Box<dyn Transport>>> {
+    let until = connect_limit(patience);
+    let (rank, ranks) = (comm.rank() as usize, comm.nranks() as usize);
+    let mut meeting = api.and_then(|api| Meeting::begin(api, rank, ranks));
+    loop {
+        let mut step = || {
+            let moved = match &mut meeting {
+                Ok(meeting) => meeting.advance(),
+                Err(error) => Err(error.clone()),
+            };
+            let late = Instant::now() >= until;
+            let said = match moved {
+                Ok(Step::Wait) if late => Err(Error::new(
+                    Code::SystemError,
+                    "UCC did not make the team of the ranks in time",
+                )),
+                Ok(Step::Wait) => return None,
+                Ok(Step::Say(said)) => Ok(Some(said)),
+                Ok(Step::Made) => Ok(None),
+                Err(error) => Err(error),
+            };
+            let mut vote = init_vote(&said.as_ref().map(drop).map_err(Error::clone));
+            if let Ok(said) = &said {
+                vote.push(u8::from(said.is_some()));
+                vote.extend(said.iter().flatten());
+            }
+            Some(vote)
+        };
+        let what = "the making of UCC's team";
+        let votes = channel.allgather_when(what, &mut step, &|v| vote_code(v) != 0, patience)?;
+        if let Some(reasons) = refusals(infos, &votes, code) {
+            return Ok(Err(reasons));
+        }
+        let unread = || Error::internal("a rank's end of UCC can't be read");
+        let said: Option<Vec<(&u8, &[u8])>> = votes
+            .all()
+            .map(|vote| vote.get(4..)?.split_first())
+            .collect();
+        let said = said.ok_or_else(unread)?;
+        let mut made = meeting?;
+        match said.iter().filter(|(more, _)| **more != 0).count() {
+            0 => {
+                let transport = made.finish();
+                return Ok(Ok(transport.map(|ucc| Box::new(ucc) as Box<dyn Transport>)));
+            }
+            all if all == ranks => made.heard(said.into_iter().map(|(_, said)| said))?,
+            _ => return Err(unread()),
+        }
+        meeting = Ok(made);
+    }
 }
 
 /// A communicator of MPI's. What takes all processes is done by a thread that is waited for, but not longer

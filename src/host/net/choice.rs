@@ -28,6 +28,7 @@ pub(crate) enum Wish {
     Any,
     Ucx,
     Mpi,
+    Ucc,
 }
 
 /// A library that all ranks can use.
@@ -35,6 +36,7 @@ pub(crate) enum Wish {
 pub(crate) enum Chosen {
     Ucx,
     Mpi,
+    Ucc,
 }
 
 impl Chosen {
@@ -42,13 +44,14 @@ impl Chosen {
         match self {
             Chosen::Ucx => "UCX",
             Chosen::Mpi => "MPI",
+            Chosen::Ucc => "UCC",
         }
     }
 
     /// What may be wrong where ranks don't reach each other, and what helps.
     pub(crate) fn network_hint(self) -> &'static str {
         match self {
-            Chosen::Ucx => {
+            Chosen::Ucx | Chosen::Ucc => {
                 "UCX may have chosen a network that does not connect the machines (UCX_NET_DEVICES names the \
                  right one, UCX_TLS the kind)"
             }
@@ -83,6 +86,7 @@ pub(crate) fn plan(infos: &[RankInfo]) -> Plan {
         HostEngine::Auto => Plan::Messages(Wish::Any),
         HostEngine::Ucx => Plan::Messages(Wish::Ucx),
         HostEngine::Mpi => Plan::Messages(Wish::Mpi),
+        HostEngine::Ucc => Plan::Messages(Wish::Ucc),
     }
 }
 
@@ -107,12 +111,14 @@ pub(crate) fn layers(infos: &[RankInfo]) -> Option<Topology> {
 pub(crate) struct Offer {
     pub ucx: Library,
     pub mpi: Library,
+    pub ucc: Library,
 }
 
 impl Offer {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        for text in [&self.ucx, &self.mpi].into_iter().flat_map(Library::texts) {
+        let libraries = [&self.ucx, &self.mpi, &self.ucc];
+        for text in libraries.into_iter().flat_map(Library::texts) {
             writer.bytes(text.as_bytes());
         }
         writer.0
@@ -130,6 +136,7 @@ impl Offer {
         Some(Offer {
             ucx: library()?,
             mpi: library()?,
+            ucc: library()?,
         })
     }
 }
@@ -175,6 +182,7 @@ const REMEDY: &str = "UCX is in Debian's package libucx0 and in the Python packa
 pub(crate) fn verdict(infos: &[RankInfo], wish: Wish, offers: &[Offer]) -> Result<Chosen, String> {
     match wish {
         Wish::Ucx => all_have_ucx(infos, offers).map(|()| Chosen::Ucx),
+        Wish::Ucc => all_have_ucc(infos, offers).map(|()| Chosen::Ucc),
         Wish::Mpi => all_have_mpi(infos, offers)
             .map(|()| Chosen::Mpi)
             .map_err(|why| format!("FLAGOSCOMM_HOST_ENGINE=mpi asks for MPI: {why}")),
@@ -264,15 +272,37 @@ pub(crate) fn in_the_world(
 
 /// Whether all ranks can use UCX, with what each of them has; else why not, and what to do.
 fn all_have_ucx(infos: &[RankInfo], offers: &[Offer]) -> Result<(), String> {
-    let offers: Vec<&Library> = offers.iter().map(|offer| &offer.ucx).collect();
-    let why = reasons(infos, offers.iter().map(|offer| offer.reason.as_str()));
     let several = infos.iter().any(|info| !info.shares_memory_with(&infos[0]));
     let need = match several {
         true => "the ranks are on several machines, between which the host tier needs UCX",
         false => "FLAGOSCOMM_HOST_ENGINE=ucx asks for UCX",
     };
+    let offers: Vec<&Library> = offers.iter().map(|offer| &offer.ucx).collect();
+    of_one_series(infos, &offers, need, REMEDY)
+}
+
+/// What people can do about a machine without UCC.
+const REMEDY_UCC: &str = "UCC is libucc.so.1: Debian's package libucc1 (newer than Debian 12), or openucx/ucc built \
+                          from its source with UCX; FLAGOSCOMM_ENGINE_PATH names one elsewhere. Without \
+                          FLAGOSCOMM_HOST_ENGINE the host tier uses UCX alone";
+
+/// As [`all_have_ucx`], for UCC.
+fn all_have_ucc(infos: &[RankInfo], offers: &[Offer]) -> Result<(), String> {
+    let offers: Vec<&Library> = offers.iter().map(|offer| &offer.ucc).collect();
+    let need = "FLAGOSCOMM_HOST_ENGINE=ucc asks for UCC";
+    of_one_series(infos, &offers, need, REMEDY_UCC)
+}
+
+/// Whether all ranks have a library, with the same major and minor number.
+fn of_one_series(
+    infos: &[RankInfo],
+    offers: &[&Library],
+    need: &str,
+    remedy: &str,
+) -> Result<(), String> {
+    let why = reasons(infos, offers.iter().map(|offer| offer.reason.as_str()));
     if let Some(why) = why {
-        return Err(format!("{need}: {why} ({REMEDY})"));
+        return Err(format!("{need}: {why} ({remedy})"));
     }
     if offers.iter().any(|o| o.series() != offers[0].series()) {
         let libraries: Vec<String> = offers
@@ -319,12 +349,14 @@ mod tests {
             (&[here, here], HostEngine::Shm, Plan::SharedMemory),
             (&[here, here], HostEngine::Ucx, Plan::Messages(Wish::Ucx)),
             (&[here, here], HostEngine::Mpi, Plan::Messages(Wish::Mpi)),
+            (&[here, here], HostEngine::Ucc, Plan::Messages(Wish::Ucc)),
             (
                 &[here, here, there],
                 HostEngine::Auto,
                 Plan::Messages(Wish::Any),
             ),
             (&[here, there], HostEngine::Mpi, Plan::Messages(Wish::Mpi)),
+            (&[here, there], HostEngine::Ucc, Plan::Messages(Wish::Ucc)),
             // Memory is handed over through a name in the network namespace.
             (
                 &[here, container],
@@ -365,6 +397,7 @@ mod tests {
         assert_eq!(of(&mixed, auto, true), Some(expected));
         assert_eq!(of(&mixed, auto, false), None);
         assert_eq!(of(&mixed, HostEngine::Ucx, true), None);
+        assert_eq!(of(&mixed, HostEngine::Ucc, true), None);
         assert_eq!(of(&[here, there, container], auto, true), None);
         assert_eq!(of(&[here, here], auto, true), None);
     }
@@ -380,7 +413,66 @@ mod tests {
     /// Three ranks' offers with these libraries.
     fn offers(ucx: [Library; 3], mpi: [Library; 3]) -> Vec<Offer> {
         let both = ucx.into_iter().zip(mpi);
-        both.map(|(ucx, mpi)| Offer { ucx, mpi }).collect()
+        let ucc = Library::lacking("it is not asked for");
+        both.map(|(ucx, mpi)| Offer {
+            ucx,
+            mpi,
+            ucc: ucc.clone(),
+        })
+        .collect()
+    }
+
+    /// As [`offers`], of UCC alone.
+    fn offers_of_ucc(ucc: [Library; 3]) -> Vec<Offer> {
+        let lacking = || Library::lacking("it is not asked for");
+        ucc.into_iter()
+            .map(|ucc| Offer {
+                ucx: lacking(),
+                mpi: lacking(),
+                ucc,
+            })
+            .collect()
+    }
+
+    /// Nothing else takes its place, and it takes nothing else's.
+    #[test]
+    fn ucc_is_used_if_it_is_asked_for_and_all_have_the_same() {
+        let infos = world(&[("a", 1), ("b", 1), ("b", 1)], HostEngine::Ucc);
+        let good = ["1.9.0", "1.9.1", "1.9.0"].map(|version| library(version, ""));
+        let all = offers_of_ucc(good.clone());
+        assert_eq!(verdict(&infos, Wish::Ucc, &all), Ok(Chosen::Ucc));
+        for wish in [Wish::Any, Wish::Ucx, Wish::Mpi] {
+            assert!(verdict(&infos, wish, &all).is_err(), "{wish:?}");
+        }
+        let mut lacking = good.clone();
+        lacking[1] = Library::lacking("UCC can't be loaded; tried: libucc.so.1: not found");
+        let mut mixed = good;
+        mixed[2] = library("1.3.0", "");
+        let place = "rank 1 (host host-b, pid 7): UCC can't be loaded; tried: libucc.so.1";
+        for (ucc, words) in [
+            (
+                lacking,
+                [place, "libucc1", "FLAGOSCOMM_ENGINE_PATH", "UCX alone"],
+            ),
+            (
+                mixed,
+                [
+                    "different versions",
+                    "1.3.0 (/lib/1.3.0)",
+                    "1.9.0 (/lib/1.9.0)",
+                    "Install the same",
+                ],
+            ),
+        ] {
+            let text = verdict(&infos, Wish::Ucc, &offers_of_ucc(ucc)).unwrap_err();
+            for words in words
+                .into_iter()
+                .chain(["FLAGOSCOMM_HOST_ENGINE=ucc asks for UCC"])
+            {
+                assert!(text.contains(words), "{words}: {text}");
+            }
+            assert!(!text.contains("libucx0"), "{text}");
+        }
     }
 
     const VERSIONS: [&str; 3] = ["1.13.1", "1.13.0", "1.13.1"];

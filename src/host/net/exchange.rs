@@ -59,15 +59,28 @@ impl Carried {
 /// The headers of one collective.
 pub(in crate::host) struct Table {
     ranks: usize,
+    /// See [`Table::inline`].
+    inline: usize,
     entries: Area,
     packed: Area,
     unpacked: Area,
 }
 
 impl Table {
-    pub(in crate::host) fn new(ranks: usize) -> Result<Table> {
+    /// `certain`: the longest message that may be sent at the begin of a collective.
+    pub(in crate::host) fn new(ranks: usize, certain: usize) -> Result<Table> {
+        let most = match ranks {
+            2 => INLINE_OF_TWO,
+            ranks => (GATHERED / ranks).min(INLINE),
+        };
+        let entries = match ranks <= DIRECT {
+            true => 1,
+            false => ranks.div_ceil(2),
+        };
+        let inline = most.min((certain / entries).saturating_sub(HEADER));
         let mut table = Table {
             ranks,
+            inline: inline / 8 * 8,
             entries: Area::default(),
             packed: Area::default(),
             unpacked: Area::default(),
@@ -83,10 +96,7 @@ impl Table {
 
     /// The most that a rank's data may be to travel with its header.
     pub(in crate::host) fn inline(&self) -> usize {
-        match self.ranks {
-            2 => INLINE_OF_TWO,
-            ranks => (GATHERED / ranks).min(INLINE) / 8 * 8,
-        }
+        self.inline
     }
 
     pub(in crate::host) fn stride(&self) -> usize {

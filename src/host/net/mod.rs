@@ -2,7 +2,7 @@
 //! machines have.
 //!
 //! * `choice`: which library, from what all ranks say,
-//! * `ucx`, `mpi`: UCX and MPI, each as a [`Transport`],
+//! * `ucx`, `mpi`, `ucc`: UCX, MPI and UCC, each as a [`Transport`], `short_tags` what two of them have in common,
 //! * `run`: one operation under way: requests, waiting, failures,
 //! * `exchange`: how every collective begins: all ranks' calls are compared,
 //! * `collectives`, `p2p`: the algorithms,
@@ -17,9 +17,11 @@ pub(super) mod exchange;
 pub(crate) mod mpi;
 pub(super) mod p2p;
 pub(super) mod run;
+mod short_tags;
 pub(crate) mod staged;
 #[cfg(test)]
 pub(super) mod tests;
+pub(crate) mod ucc;
 pub(crate) mod ucx;
 
 use super::check::MAX_ENGINE_RANKS;
@@ -45,6 +47,12 @@ pub(crate) struct Ticket(pub usize);
 pub(crate) trait Transport: Send {
     /// What it is, for logs.
     fn about(&self) -> String;
+
+    /// The longest message that comes as a whole or not at all, whatever becomes of its sender. With longer ones the
+    /// transport needs both sides to know the size.
+    fn certain(&self) -> usize {
+        usize::MAX
+    }
 
     /// Begins to send; `None`: it is done already.
     ///
@@ -266,6 +274,7 @@ impl NetEngine {
         spins: bool,
         stage: Stage,
     ) -> Result<NetEngine> {
+        let table = Table::new(ranks, transport.certain())?;
         let shared = Arc::new(Shared {
             rank,
             ranks,
@@ -277,7 +286,7 @@ impl NetEngine {
                 transport,
                 given_up: false,
                 sequence: 0,
-                table: Table::new(ranks)?,
+                table,
                 pieces: Area::default(),
                 room: Room::default(),
                 letters: Letters::default(),

@@ -62,6 +62,13 @@ pub(super) fn narrow_tag(tag: u64, bits: u32) -> i32 {
     ((kind << low) | number) as i32
 }
 
+/// Whether both sides of a message with this tag know how long it is. What begins a collective or a message tells that
+/// itself.
+pub(super) fn agreed_size(tag: u64) -> bool {
+    let topic = tag >> TOPIC_SHIFT;
+    topic == Topic::Data as u64 || topic == Topic::Payload as u64
+}
+
 /// Memory of our own through which messages pass. Only raw pointers go to it.
 #[derive(Default)]
 pub(in crate::host) struct Area {

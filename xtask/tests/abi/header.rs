@@ -19,9 +19,11 @@ impl Header {
         let Some(name) = file.strip_prefix('<').and_then(|f| f.strip_suffix('>')) else {
             return true;
         };
-        ["/usr/include", "/usr/local/include"]
-            .iter()
-            .any(|folder| Path::new(folder).join(name).exists())
+        // clang looks there, too.
+        let more = std::env::var("CPATH").unwrap_or_default();
+        let folders = ["/usr/include", "/usr/local/include"];
+        let mut folders = folders.into_iter().chain(more.split(':'));
+        folders.any(|folder| Path::new(folder).join(name).exists())
     }
 
     /// Reads a header of `tests/fakevendor/abi` or of the system.
@@ -33,7 +35,7 @@ impl Header {
             // Only what is looked up: the system's headers have more than anybody could explain.
             bindgen::builder()
                 .header_contents("system.h", &format!("#include {file}\n"))
-                .allowlist_function("ucp_.*|ucs_status_string")
+                .allowlist_function("ucp_.*|ucs_status_string|ucc_.*")
                 .allowlist_recursively(true)
         } else {
             let path = Path::new(env!("CARGO_MANIFEST_DIR"))

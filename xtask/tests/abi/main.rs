@@ -1,5 +1,5 @@
 //! What the engine declares of vendors' libraries, against their C declarations in
-//! `tests/fakevendor/abi`, and of UCX, against its header where that is installed: run by `cargo run -p xtask -- abi`.
+//! `tests/fakevendor/abi`, and of UCX and UCC, against their headers where those are installed: run by `cargo run -p xtask -- abi`.
 //!
 //! The C side is read with libclang, so that nothing of it is said twice.
 
@@ -31,8 +31,8 @@ fn headers() -> BTreeMap<&'static str, Header> {
                 .or_insert_with(|| Header::read(row.header));
         } else {
             println!(
-                "SKIPPED: the check of declarations of {} needs {} (Debian: libucx-dev)",
-                row.library, row.header
+                "SKIPPED: the check of declarations of {} needs {} (Debian: lib{}-dev, or CPATH)",
+                row.library, row.header, row.library
             );
         }
     }
@@ -46,45 +46,47 @@ fn declarations_match_the_headers() {
     }
     let headers = headers();
     let mut wrong = Vec::new();
-    let mut compared: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut absent: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    // By the place of the row.
+    let mut compared = vec![0; HEADERS.len()];
+    let mut absent = vec![Vec::new(); HEADERS.len()];
     let mut used = vec![false; ABSENT.len()];
     for (library, name, arguments, result) in internal::declarations() {
-        let Some(row) = HEADERS.iter().find(|row| row.library == library) else {
+        let rows = HEADERS.iter().enumerate();
+        let mut rows = rows.filter(|(_, row)| row.library == library).peekable();
+        if rows.peek().is_none() {
             wrong.push(format!(
                 "{library} has no header in the table of xtask/tests/abi"
             ));
-            continue;
-        };
-        let Some(header) = headers.get(row.header) else {
-            continue;
-        };
-        let Some(function) = header.function(&name) else {
-            absent.entry(library).or_default().push(name.clone());
-            let excuse = ABSENT
-                .iter()
-                .position(|a| a.library == library && a.names.contains(&name.as_str()));
-            match excuse {
-                Some(at) => used[at] = true,
-                None if row.nccl_shaped => {}
-                None => wrong.push(format!("{library}: {} has no {name}", row.header)),
+        }
+        for (at, row) in rows {
+            let Some(header) = headers.get(row.header) else {
+                continue;
+            };
+            let Some(function) = header.function(&name) else {
+                absent[at].push(name.clone());
+                let excuse = ABSENT
+                    .iter()
+                    .position(|a| a.library == library && a.names.contains(&name.as_str()));
+                match excuse {
+                    Some(at) => used[at] = true,
+                    None if row.nccl_shaped => {}
+                    None => wrong.push(format!("{library}: {} has no {name}", row.header)),
+                }
+                continue;
+            };
+            compared[at] += 1;
+            match compare(&arguments, result, function, &|argument| {
+                NARROW.contains(&(name.as_str(), argument))
+            }) {
+                Ok(()) => {}
+                Err(why) => wrong.push(format!("{library}: {name} ({}): {why}", row.header)),
             }
-            continue;
-        };
-        *compared.entry(library).or_default() += 1;
-        match compare(&arguments, result, function, &|argument| {
-            NARROW.contains(&(name.as_str(), argument))
-        }) {
-            Ok(()) => {}
-            Err(why) => wrong.push(format!("{library}: {name} ({}): {why}", row.header)),
         }
     }
-    for row in HEADERS
-        .iter()
-        .filter(|row| headers.contains_key(row.header))
-    {
-        let count = compared.get(row.library).copied().unwrap_or(0);
-        let missing = absent.remove(row.library).unwrap_or_default();
+    for ((row, count), missing) in HEADERS.iter().zip(compared).zip(absent) {
+        if !headers.contains_key(row.header) {
+            continue;
+        }
         println!(
             "{:12} {:14} {count:3} functions compared, {} not in the header{}{}",
             row.library,
@@ -121,29 +123,34 @@ fn structs_match_the_headers() {
     let mut fields_compared = 0;
     let layouts = internal::layouts();
     for (library, name, size, exact, fields) in &layouts {
-        let row = HEADERS
+        let mut rows = HEADERS
             .iter()
-            .find(|row| row.library == *library)
-            .unwrap_or_else(|| panic!("{library} has no header"));
-        let Some(header) = headers.get(row.header) else {
-            continue;
-        };
-        let Some(theirs) = header.size(name) else {
-            wrong.push(format!("{library}: {} has no {name}", row.header));
-            continue;
-        };
-        if theirs > *size || (*exact && theirs != *size) {
-            wrong.push(format!(
-                "{library}: {name} has {theirs} bytes, and {size} here"
-            ));
-        }
-        for (field, offset) in fields {
-            fields_compared += 1;
-            let theirs = header.offset(name, field);
-            if theirs != Some(*offset) {
+            .filter(|row| row.library == *library)
+            .peekable();
+        assert!(rows.peek().is_some(), "{library} has no header");
+        for row in rows {
+            let Some(header) = headers.get(row.header) else {
+                continue;
+            };
+            let Some(theirs) = header.size(name) else {
+                wrong.push(format!("{library}: {} has no {name}", row.header));
+                continue;
+            };
+            if theirs > *size || (*exact && theirs != *size) {
                 wrong.push(format!(
-                    "{library}: {name}.{field} is at {theirs:?}, and at {offset} here"
+                    "{library}: {name} has {theirs} bytes in {}, and {size} here",
+                    row.header
                 ));
+            }
+            for (field, offset) in fields {
+                fields_compared += 1;
+                let theirs = header.offset(name, field);
+                if theirs != Some(*offset) {
+                    wrong.push(format!(
+                        "{library}: {name}.{field} is at {theirs:?} in {}, and at {offset} here",
+                        row.header
+                    ));
+                }
             }
         }
     }

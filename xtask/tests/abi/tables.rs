@@ -60,10 +60,13 @@ pub const HEADERS: &[Row] = &[
     other("tx", "tx.h", 20),
     other("tang", "tang.h", 26),
     other("ucx", UCX, 22),
+    other("ucc", "ucc.h", 17),
+    other("ucc", UCC, 17),
 ];
 
-/// The header of UCX, which is the system's own.
+/// The headers of UCX and UCC, which are the system's own.
 pub const UCX: &str = "<ucp/api/ucp.h>";
+pub const UCC: &str = "<ucc/api/ucc.h>";
 
 /// Functions that are declared here and that no header has.
 pub struct Absent {

@@ -3,16 +3,18 @@
 
 use flagos_comm_capi_tests::{have, library, root, run, target_dir};
 use flagos_comm_testkit::Standins;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The files with the scenarios.
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "life.py",
     "edges.py",
     "matrix.py",
     "foreign.py",
     "machines.py",
     "mpi.py",
+    "ucc.py",
 ];
 
 /// Scenarios that only long tests run.
@@ -34,6 +36,13 @@ fn scenario(name: &str, cycles: u32) {
         true => Standins::builder().build().dir,
         false => Default::default(),
     };
+    let mut ucc = [PathBuf::new(), PathBuf::new()];
+    if code("ucc.py").contains(&format!("def {name}():")) {
+        if !have("gcc") {
+            return;
+        }
+        ucc = [10900, 10300].map(|version| Standins::ucc().version(version).build().ccl());
+    }
     let definition = format!("@scenario\ndef {name}():");
     let file = FILES
         .into_iter()
@@ -51,6 +60,8 @@ fn scenario(name: &str, cycles: u32) {
             "FLAGOSCOMM_TEST_MPI_STANDARD",
             target_dir().join("mpi-standard"),
         )
+        .env("FLAGOSCOMM_TEST_UCC_STANDIN", &ucc[0])
+        .env("FLAGOSCOMM_TEST_UCC_OLDER", &ucc[1])
         .env("FLAGOSCOMM_TIERS", "host")
         .env("PYTHONDONTWRITEBYTECODE", "1"));
 }
@@ -163,12 +174,29 @@ scenarios! {
     large_messages_go_over_mpi_in_pieces
     cycles_over_mpi_leave_nothing
     a_rank_over_mpi_that_dies_or_stops_ends_the_others_calls
+    over_ucc_results_are_those_of_shared_memory
+    without_ucc_the_error_says_what_was_tried_and_how_to_get_it
+    a_rank_over_ucc_that_is_killed_ends_the_others
+    a_rank_over_ucc_that_stops_or_is_cut_off_ends_the_others
+    an_abort_ends_a_wait_over_ucc
+    a_connection_of_uccs_that_breaks_is_no_success
+    what_ucc_says_of_an_error_is_said
+    a_destroy_does_not_wait_for_ucc
+    calls_that_differ_over_ucc_are_an_error_on_every_rank
+    a_rank_over_ucc_that_leaves_at_once_has_done_its_part
+    cycles_over_ucc_leave_nothing
 }
 
 #[test]
 #[ignore = "long"]
 fn long_cycles_over_mpi_leave_nothing() {
     scenario("cycles_over_mpi_leave_nothing", 1000);
+}
+
+#[test]
+#[ignore = "long"]
+fn long_cycles_over_ucc_leave_nothing() {
+    scenario("cycles_over_ucc_leave_nothing", 1000);
 }
 
 #[test]

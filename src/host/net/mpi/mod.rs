@@ -18,13 +18,12 @@ pub(crate) use abi::{Api, FINGERPRINT, SONAMES, SONAMES_PMI, WHEELS};
 pub(crate) use life::{Use, launcher_is_not_open_mpis, unusable};
 
 use super::run::narrow_tag;
+use super::short_tags::Expected;
 use super::{Ticket, Transport};
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use abi::{Handle, Handles, Table};
 use life::FINALISED;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -179,8 +178,7 @@ struct Mpi<H: Handle> {
     unused: Vec<usize>,
     /// Messages of which something is under way.
     active: usize,
-    /// Receives that are under way, by sender and tag on the wire: their tag, and how many.
-    expected: HashMap<(usize, c_int), (u64, usize)>,
+    expected: Expected,
     /// Something came to its end since it was last asked.
     moved: bool,
     /// Whether messages were left behind.
@@ -206,7 +204,7 @@ impl<H: Handle> Mpi<H> {
             messages: Vec::new(),
             unused: Vec::new(),
             active: 0,
-            expected: HashMap::new(),
+            expected: Expected::default(),
             moved: false,
             failed: false,
             up,
@@ -266,13 +264,8 @@ impl<H: Handle> Mpi<H> {
             self.moved = true;
             message.pieces.pop();
         }
-        if let Some(key) = message.expected.take()
-            && let Entry::Occupied(mut same) = self.expected.entry(key)
-        {
-            same.get_mut().1 -= 1;
-            if same.get().1 == 0 {
-                same.remove();
-            }
+        if let Some(key) = message.expected.take() {
+            self.expected.end(key);
         }
         self.unused.push(at);
         self.active -= 1;
@@ -333,16 +326,14 @@ impl<H: Handle> Transport for Mpi<H> {
         let _inside = self.up.enter().ok_or(FINALISED)?;
         let Table { calls, constants } = self.table;
         let (comm, short) = (self.comm, narrow_tag(tag, self.tag_bits));
-        let (other, count) = self.expected.entry((from, short)).or_insert((tag, 0));
-        if *other != tag {
-            return Err(format!(
+        self.expected.begin((from, short), tag).map_err(|_| {
+            format!(
                 "too many messages are under way at once from one rank to another: {} can't tell them apart by \
                  tags of {} bits",
                 self.api.about(),
                 self.tag_bits
-            ));
-        }
-        *count += 1;
+            )
+        })?;
         self.begin(bytes, Some((from, short)), |start, length, request| {
             let to: *mut c_void = to.wrapping_add(start).cast();
             let (byte, from) = (constants.byte, from as c_int);

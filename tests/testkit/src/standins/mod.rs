@@ -13,7 +13,7 @@ mod log;
 mod table;
 
 pub use log::{Call, CallLog};
-use table::{FLAGCX, File, INVENTED, ROWS, Role, Row};
+use table::{FLAGCX, File, INVENTED, ROWS, Role, Row, UCC};
 
 const NVIDIA: &str = "nvidia";
 
@@ -408,6 +408,15 @@ impl Standins {
             .iter()
             .find(|r| r.key == vendor)
             .unwrap_or_else(|| panic!("no stand-ins of {vendor:?}, only of {:?}", Self::all()));
+        Self::of_row(row)
+    }
+
+    /// Starts describing UCC's stand-in, `libucc.so.1`, which is no vendor's.
+    pub fn ucc() -> Builder {
+        Self::of_row(&UCC)
+    }
+
+    fn of_row(row: &'static Row) -> Builder {
         Builder {
             row,
             omit: vec![],

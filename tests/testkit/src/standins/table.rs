@@ -143,6 +143,20 @@ pub(super) const FLAGCX: File = File {
     ..NONE
 };
 
+/// Of no vendor: what the host tier may use between machines.
+pub(super) const UCC: Row = Row {
+    key: "ucc",
+    version: 10900,
+    major: 0,
+    files: &[File {
+        name: "libucc.so.1",
+        source: "ucc.c",
+        exported: "ucc_*;",
+        ..NONE
+    }],
+    program: &[],
+};
+
 pub(super) const ROWS: &[Row] = &[
     Row {
         key: "nvidia",
