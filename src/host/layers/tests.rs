@@ -4,7 +4,9 @@
 use super::*;
 use crate::error::Code;
 use crate::host::kernels::tests::{Random, scales_of};
-use crate::host::net::tests::{Wires, has_ucx, over_ucx, over_wires, told, wires};
+use crate::host::net::tests::{
+    Wires, has_ucx, over_tagged_wires, over_ucx, over_wires, told, wires,
+};
 use crate::host::tests::{
     Buffer, Until, World, disagreeing_messages, engine_tests, group, matrix_of, op, pattern, run,
     run_with, stress, transfer,
@@ -32,12 +34,29 @@ fn over(machine_of: &[usize], fars: Vec<NetEngine>, block: usize) -> Vec<Arc<Lay
         let here = topology.machine(machine);
         let segment = Arc::clone(&segments[machine]);
         let near = ShmEngine::attach(segment, place as u32, here.len() as u32).unwrap();
+        near.choose_wait();
         let near = near.with_names(here.iter().map(|rank| *rank as u32).collect());
         let mut engine = LayeredEngine::new(near, far, topology.clone()).unwrap();
         engine.block = block;
         Arc::new(engine)
     };
     fars.into_iter().enumerate().map(engine).collect()
+}
+
+/// Containers of one machine share no memory but its cores: there are enough for each alone, and not for all.
+#[test]
+fn waits_inside_a_machine_spin_only_if_all_have_cores() {
+    for cores in [true, false] {
+        let wires = wires(2);
+        let far = |rank| over_tagged_wires(&wires, rank, None, cores);
+        for engine in over(&[0, 1], (0..2).map(far).collect(), SMALL_BLOCK) {
+            // One rank has a core for itself.
+            assert_eq!(engine.near.waits_spin(), cores);
+            // The first operation looks again.
+            engine.near.choose_wait();
+            assert_eq!(engine.near.waits_spin(), cores);
+        }
+    }
 }
 
 fn layered(machine_of: &[usize], block: usize) -> (World, Arc<Mutex<Wires>>) {

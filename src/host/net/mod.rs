@@ -324,6 +324,11 @@ impl Drop for NetEngine {
 }
 
 impl Shared {
+    /// Whether every rank of this machine can have a core of its own.
+    pub(in crate::host) fn has_cores(&self) -> bool {
+        self.spins
+    }
+
     fn check_failure(&self) -> Result<()> {
         if !self.ended.load(Ordering::Acquire) {
             return Ok(());

@@ -215,17 +215,23 @@ pub(in crate::host) fn wires(ranks: u32) -> Arc<Mutex<Wires>> {
 
 /// One rank's engine over wires.
 pub(in crate::host) fn over_wires(wires: &Arc<Mutex<Wires>>, rank: usize) -> NetEngine {
-    over_tagged_wires(wires, rank, None)
+    over_tagged_wires(wires, rank, None, false)
 }
 
-fn over_tagged_wires(wires: &Arc<Mutex<Wires>>, rank: usize, tag_bits: Option<u32>) -> NetEngine {
+/// The same, as if every rank had a core of its own or not.
+pub(in crate::host) fn over_tagged_wires(
+    wires: &Arc<Mutex<Wires>>,
+    rank: usize,
+    tag_bits: Option<u32>,
+    spins: bool,
+) -> NetEngine {
     let ranks = lock(wires).lost.len();
     let transport = Box::new(InProcess {
         wires: Arc::clone(wires),
         rank,
         tag_bits,
     });
-    NetEngine::new(transport, rank, ranks, false).unwrap()
+    NetEngine::new(transport, rank, ranks, spins).unwrap()
 }
 
 fn with_wires(ranks: u32) -> (World, Arc<Mutex<Wires>>) {
@@ -234,7 +240,7 @@ fn with_wires(ranks: u32) -> (World, Arc<Mutex<Wires>>) {
 
 fn with_tags(ranks: u32, tag_bits: Option<u32>) -> (World, Arc<Mutex<Wires>>) {
     let wires = wires(ranks);
-    let engine = |rank| over_tagged_wires(&wires, rank, tag_bits);
+    let engine = |rank| over_tagged_wires(&wires, rank, tag_bits, false);
     let engines = (0..ranks as usize).map(|rank| Arc::new(engine(rank)) as Arc<dyn Engine>);
     (World(engines.collect(), |_| false), wires)
 }
