@@ -18,10 +18,8 @@ static pair_library load(const processes *p, const char *folder, const char *nam
 
 int main(int argc, char **argv) {
     if (argc < 7) pair_die("usage: layers FOLDER SIZES PAIRS BLOCK_SECONDS PER_MACHINE (MACHINES | NAMESPACE ADDRESS ...)");
-    const int per_machine = atoi(argv[5]);
-    if (per_machine < 1) pair_die("%s ranks of a machine", argv[5]);
-    const processes p = processes_start(per_machine * machine_count(argv + 6));
-    machine_enter(p.rank, per_machine, argv + 6);
+    const processes p = processes_start(machine_ranks(argv + 5));
+    machine_enter(p.rank, atoi(argv[5]), argv + 6);
     pair_library layers = load(&p, argv[1], "layers", "1");
     pair_library flat = load(&p, argv[1], "flat", "0");
     if (p.rank == 0) printf("{\"peer\":\"the flat way\"}\n");

@@ -31,12 +31,14 @@ static inline machine machine_enter(int rank, int per_machine, char **words) {
     return there;
 }
 
-/* How many machines the words name. */
-static inline int machine_count(char **words) {
-    int count = 0;
-    if (!words[1]) return atoi(words[0]);
-    while (words[2 * count] && words[2 * count + 1]) count++;
-    return count;
+/* How many ranks there are: the words begin with how many each machine has. */
+static inline int machine_ranks(char **words) {
+    const int per_machine = atoi(words[0]);
+    int machines = 0;
+    if (per_machine < 1) pair_die("%s ranks of a machine", words[0]);
+    if (!words[2]) return per_machine * atoi(words[1]);
+    while (words[1 + 2 * machines] && words[2 + 2 * machines]) machines++;
+    return per_machine * machines;
 }
 
 #endif
