@@ -15,6 +15,7 @@ use crate::ops::lock;
 use crate::sys::memory::Segment;
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A block that small vectors have several of.
@@ -351,6 +352,42 @@ fn a_missing_rank_is_named_by_its_machine_first() {
         // Nothing is left of what would touch the callers' buffers.
         let posted = lock(&wires).posted.keys().any(|key| key.0 != silent);
         assert!(!posted);
+    }
+}
+
+/// A rank that waits for a neighbour in shared memory moves its messages on all the same, as ranks of other machines may
+/// wait for them: while one rank is late, its neighbour does, and so does a rank whose leader waits for the other machine.
+#[test]
+fn waits_for_neighbours_move_messages_on() {
+    struct Asked<'a>(&'a AtomicBool);
+    impl WaitPolicy for Asked<'_> {
+        fn check(&self, _waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
+            self.0.store(true, Ordering::Release);
+            Ok(())
+        }
+    }
+    let (world, wires) = layered(&[0, 0, 1, 1], SMALL_BLOCK);
+    let asked: [AtomicBool; 4] = Default::default();
+    let progressed = || lock(&wires).progressed.clone();
+    let moved = world.each(|engine| {
+        let barrier = op(OpKind::Barrier, 0, DataType::Int8);
+        let mut moved = [0; 4];
+        if engine.rank() == 1 {
+            // All others wait: nobody else has their messages meanwhile.
+            let waits = |rank: usize| asked[rank].load(Ordering::Acquire);
+            while ![0, 2, 3].into_iter().all(waits) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let before = progressed();
+            std::thread::sleep(Duration::from_millis(50));
+            let after = progressed();
+            moved = std::array::from_fn(|rank| after[rank] - before[rank]);
+        }
+        run_with(engine, &barrier, &Asked(&asked[engine.rank()])).unwrap();
+        moved
+    });
+    for rank in [0, 3] {
+        assert!(moved[1][rank] >= 5, "rank {rank}: {:?}", moved[1]);
     }
 }
 

@@ -36,6 +36,8 @@ pub(in crate::host) struct Wires {
     pub(in crate::host) posted: HashMap<(usize, u64), VecDeque<Posted>>,
     done: Vec<Option<std::result::Result<(), String>>>,
     pub(in crate::host) lost: Vec<bool>,
+    /// How often each rank has moved on what it can.
+    pub(in crate::host) progressed: Vec<u64>,
     random: u64,
 }
 
@@ -129,6 +131,7 @@ impl Transport for InProcess {
 
     fn progress(&mut self) -> bool {
         let mut wires = lock(&self.wires);
+        wires.progressed[self.rank] += 1;
         for sent in wires.sent.values_mut().flatten() {
             sent.leaves |= sent.sender == self.rank;
         }
@@ -208,6 +211,7 @@ impl Transport for InProcess {
 pub(in crate::host) fn wires(ranks: u32) -> Arc<Mutex<Wires>> {
     Arc::new(Mutex::new(Wires {
         lost: vec![false; ranks as usize],
+        progressed: vec![0; ranks as usize],
         random: u64::from(ranks) + 5,
         ..Wires::default()
     }))
