@@ -11,12 +11,14 @@ const GATHERED: usize = 64 << 10;
 /// The most that one rank's may be: every rank sends it to every other, which of large data is more than has
 /// to be moved. Of two ranks it is not.
 const INLINE: usize = 16 << 10;
-const INLINE_OF_TWO: usize = 64 << 10;
+const INLINE_OF_TWO: usize = 128 << 10;
 /// Up to so many ranks each sends to each; above, what was gathered is passed on in ever larger steps.
 const DIRECT: usize = 8;
 
 /// In front of a rank's small data: fingerprint, scalar and the number of bytes, 8 bytes each.
 pub(in crate::host) const HEADER: usize = 24;
+/// Beside the number of bytes: the rank finds the link slow.
+const SLOW: u64 = 1 << 63;
 
 /// The headers of one collective.
 pub(in crate::host) struct Table {
@@ -24,6 +26,8 @@ pub(in crate::host) struct Table {
     entries: Area,
     packed: Area,
     unpacked: Area,
+    /// What this rank says of the link, from its next header on.
+    pub(in crate::host) finds_slow: bool,
 }
 
 impl Table {
@@ -33,6 +37,7 @@ impl Table {
             entries: Area::default(),
             packed: Area::default(),
             unpacked: Area::default(),
+            finds_slow: false,
         };
         let stride = table.stride();
         table.entries.reserve(ranks * stride)?;
@@ -81,9 +86,14 @@ impl Table {
         Fingerprint(self.word(rank, 0))
     }
 
+    /// Whether any rank's header says that the link is slow: the same on all ranks.
+    pub(in crate::host) fn is_slow(&mut self) -> bool {
+        (0..self.ranks).any(|rank| self.word(rank, 2) & SLOW != 0)
+    }
+
     /// Bytes of a rank's header and data.
     pub(in crate::host) fn bytes(&mut self, rank: usize) -> Result<usize> {
-        let data = self.word(rank, 2);
+        let data = self.word(rank, 2) & !SLOW;
         match usize::try_from(data) {
             Ok(data) if data <= self.inline() => Ok(HEADER + data),
             _ => Err(Error::internal("a rank's header can't be read")),
@@ -97,7 +107,8 @@ impl Table {
         scale: [u8; 8],
         bytes: usize,
     ) {
-        let words = [print.0, u64::from_ne_bytes(scale), bytes as u64];
+        let says = if self.finds_slow { SLOW } else { 0 };
+        let words = [print.0, u64::from_ne_bytes(scale), bytes as u64 | says];
         // SAFETY: as in `word`; nobody else has the entry between two exchanges.
         unsafe { self.entry(rank).cast::<[u64; 3]>().write(words) };
     }

@@ -5,7 +5,7 @@
 //! * `ucx`, `mpi`: UCX and MPI, each as a [`Transport`],
 //! * `run`: one operation under way: requests, waiting, failures,
 //! * `exchange`: how every collective begins: all ranks' calls are compared,
-//! * `collectives`, `p2p`: the algorithms.
+//! * `collectives`, `trees`, `p2p`: the algorithms.
 //!
 //! All ranks are peers, wherever they are: between ranks of one machine it is the library's business to
 //! use shared memory.
@@ -18,6 +18,7 @@ pub(super) mod p2p;
 pub(super) mod run;
 #[cfg(test)]
 pub(super) mod tests;
+mod trees;
 pub(crate) mod ucx;
 
 use super::check::MAX_ENGINE_RANKS;
