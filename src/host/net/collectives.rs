@@ -36,7 +36,7 @@ const MANY_STEPS: usize = 4;
 /// two operations, and on a shaped link with other work beside it a tenth of its time was lost.
 const BOTH_FOLD: usize = 512 << 10;
 /// A link is slow that takes fewer bytes in a microsecond; what is measured is an all-reduce of two ranks.
-const SLOW: u128 = 400;
+const SLOW: u128 = 200;
 /// The smallest and the largest piece of a broadcast.
 pub(super) const SMALL_PIECE: usize = 16 << 10;
 const LARGE_PIECE: usize = 192 << 10;

@@ -355,7 +355,7 @@ fn two_ranks_agree_on_the_way_of_a_slow_link() {
         lock(&engine.shared.state).table.finds_slow = false;
     }
     // Three messages with one tag take three of them.
-    lock(&wires).slowness = Duration::from_millis(1);
+    lock(&wires).slowness = Duration::from_millis(2);
     world.each(|engine| {
         let (mut send, mut recv) = (Buffer::new(count * 4), Buffer::new(count * 4));
         let mut sum = op(OpKind::AllReduce, count, DataType::Float32);
