@@ -589,6 +589,65 @@ def a_rank_that_leaves_at_once_has_done_its_part():
                 one.end()
 
 
+# ---- without those who are lost
+
+@role
+def shrinks_apart(rank, nranks, unique, dying, way):
+    """What is left of a communicator over several machines goes on without a rank, or all ranks of a machine."""
+    dying = [int(one) for one in dying.split(",")]
+    comm = f.init(nranks, unique, rank)
+    f.all_reduce(comm)
+    say("ready")
+    if rank in dying:
+        time.sleep(60)
+    if way == "abort":
+        try:
+            while True:
+                f.all_reduce(comm)
+        except f.Failed as error:
+            check(error.code in (f.REMOTE, f.ABORTED), error)
+    else:
+        sys.stdin.readline()
+    child = f.shrink(comm, dying, 1 if way == "abort" else 0)
+    alive = [one for one in range(nranks) if one not in dying]
+    check(f.numbers(child) == (alive.index(rank), len(alive)), f.numbers(child))
+    for count in (1, 30_000):
+        check(f.all_reduce(child, [float(rank)] * count) == [float(sum(alive))] * count)
+    f.destroy(comm)
+    # It outlives its parent, and can be split and shrink again.
+    grand = f.split(child, 0, 0)
+    check(f.all_reduce(grand) == [float(len(alive))])
+    f.destroy(grand)
+    if len(alive) > 2 and f.numbers(child)[0] > 0:
+        last = f.shrink(child, [0])
+        check(f.all_reduce(last) == [float(len(alive) - 1)])
+        f.destroy(last)
+    f.destroy(child)
+
+
+@scenario
+def a_communicator_over_machines_shrinks():
+    """Without a rank that was killed, be it rank 0 or the leader of another machine, or without a whole machine; in layers
+    and without; after a failure and at rest."""
+    for places, dying, way in (((0, 0, 1, 1), (0,), "abort"), ((0, 0, 1, 1), (2,), "rest"), ((0, 1, 2), (0,), "rest"),
+                               ((0, 1, 1, 2), (0, 3), "abort"), ((0, 0, 1), (2,), "abort")):
+        with Machines(3) as machines:
+            if not machines:
+                return
+            ranks = machines.start(places, "shrinks_apart", ",".join(map(str, dying)), way)
+            for one in ranks:
+                one.expect("ready")
+            for rank in dying:
+                ranks[rank].kill()
+                ranks[rank].end(-signal.SIGKILL)
+            alive = [one for rank, one in enumerate(ranks) if rank not in dying]
+            if way == "rest":
+                for one in alive:
+                    one.go()
+            for one in alive:
+                one.end(0, 30)
+
+
 # ---- nothing is left
 
 @role

@@ -153,6 +153,7 @@ scenarios! {
     an_abort_on_one_machine_ends_the_others
     calls_that_differ_across_machines_are_an_error_on_every_rank
     a_rank_that_leaves_at_once_has_done_its_part
+    a_communicator_over_machines_shrinks
     cycles_over_ucx_leave_nothing
     cycles_of_layers_leave_nothing
     over_mpi_results_are_those_of_shared_memory
