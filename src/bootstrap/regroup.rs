@@ -35,7 +35,7 @@ pub(crate) struct Survivors<'a> {
 }
 
 impl Survivors<'_> {
-    fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+    fn addresses(&self) -> impl Iterator<Item = SocketAddr> + use<> {
         let seed = token(self.secret, self.excluded);
         let (first, scope) = (self.first, self.scope);
         (0..PORTS).map(move |at| {

@@ -611,6 +611,7 @@ mod tests {
             tiers: Tier::DEFAULT_ORDER.to_vec(),
             checking: false,
             liveness_ms: 0,
+            address: Some(socket_address(std::net::Ipv6Addr::LOCALHOST.into(), 3, 0)),
         };
         let mut info = RankInfo::new(common, 100 + rank, 5);
         info.device = rank as i32;
