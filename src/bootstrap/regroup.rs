@@ -207,8 +207,9 @@ mod tests {
                             Err(_) => std::thread::sleep(Duration::from_millis(2)),
                         }
                     };
-                    // None, too little, and a whole frame with another secret.
-                    let frame = crate::control::wire::encode_frame(Kind::Hello, 0, &[1; 20]);
+                    // None, too little, and all that rank 1 says, with another secret.
+                    let body = [&[7; 16][..], &1u32.to_le_bytes()].concat();
+                    let frame = crate::control::wire::encode_frame(Kind::Hello, 0, &body);
                     let words = [&[][..], &frame[..7], &frame[..]][number % 3];
                     (&stream).write_all(words).unwrap();
                     stream
