@@ -32,8 +32,8 @@ const REDUCE_PIECE: usize = 192 << 10;
 const FEW_STEPS: usize = 2;
 const MANY_STEPS: usize = 4;
 /// Two ranks send each other everything up to here: they fold twice as much as with a half each, but wait
-/// only once for each other. Where the link is what takes the time they don't: it stands still for longer between
-/// two operations, and on a shaped link with other work beside it a tenth of its time was lost.
+/// only once for each other. Where the link is what takes the time they don't: up to a fifth of a shaped link was
+/// lost with it while others used the cores, and nothing with halves.
 const BOTH_FOLD: usize = 512 << 10;
 /// A link is slow that takes fewer bytes in a microsecond; what is measured is an all-reduce of two ranks.
 const SLOW: u128 = 200;
