@@ -971,6 +971,10 @@ flagosResult_t flagosCommSplit(flagosComm_t comm,
  *                            FLAGOS_SHRINK_ABORT: what runs on comm is aborted first; afterwards comm
  *                            is only good for flagosCommDestroy and flagosCommAbort.
  *
+ * Those that stay meet without the others: on one machine through a name of its network namespace, between
+ * machines over TCP, at the address by which the first of them had reached the others, on one of 16 ports between
+ * 10240 and 32767.
+ *
  * Threads: not while another call runs on comm, flagosCommAbort excepted. In a group *newcomm is
  * written by the outermost flagosGroupEnd.
  *

@@ -97,6 +97,7 @@ fn info() -> RankInfo {
         tiers: Tier::DEFAULT_ORDER.to_vec(),
         checking: true,
         liveness_ms: 3000,
+        address: Some(([10, 0, 0, 7], 0).into()),
     };
     let mut info = RankInfo::new(common, 77, 12);
     (info.device, info.uuid) = (1, Some([3; 16]));

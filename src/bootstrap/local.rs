@@ -14,15 +14,20 @@ use std::time::{Duration, Instant};
 /// How long one step may last before the patience is asked again.
 const STEP: Duration = Duration::from_millis(20);
 
-fn name(secret: &Secret, excluded: &[u32]) -> Vec<u8> {
-    // FNV-1a over secret and ranks: the name must not show the secret, which others could read in
-    // the list of sockets; the secret itself is the proof.
+/// A number that follows from the old secret and who is left out.
+pub(super) fn token(secret: &Secret, excluded: &[u32]) -> u64 {
+    // FNV-1a over secret and ranks: it must not show the secret, as others can read it in the list of
+    // sockets; the secret itself is the proof.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let ranks = excluded.iter().flat_map(|r| r.to_le_bytes());
     for byte in secret.iter().copied().chain(ranks) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     }
-    format!("flagos-comm-shrink-{hash:016x}").into_bytes()
+    hash
+}
+
+fn name(secret: &Secret, excluded: &[u32]) -> Vec<u8> {
+    format!("flagos-comm-shrink-{:016x}", token(secret, excluded)).into_bytes()
 }
 
 /// Connections at an abstract name that have not proved that they belong here. Anybody on this machine
@@ -109,7 +114,8 @@ impl Visitors {
     }
 }
 
-fn step(patience: &Patience) -> Result<Instant> {
+/// Until when the next step of a meeting may last.
+pub(super) fn step(patience: &Patience) -> Result<Instant> {
     match patience.slice() {
         Ok(slice) => Ok(Instant::now() + slice.min(STEP)),
         Err(Impatience::Expired) => Err(Error::new(

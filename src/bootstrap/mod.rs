@@ -3,5 +3,6 @@
 pub(crate) mod interface;
 pub(crate) mod local;
 pub(crate) mod meet;
+pub(crate) mod regroup;
 pub(crate) mod rendezvous;
 pub(crate) mod unique_id;

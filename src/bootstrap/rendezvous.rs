@@ -62,7 +62,7 @@ pub(crate) fn listen(filter: Option<&Filter>, family: Family) -> Result<Listener
     } else {
         any
     };
-    let listener = crate::sys::net::listen(bind)
+    let listener = crate::sys::net::listen(SocketAddr::new(bind, 0))
         .map_err(|e| Error::system(format!("no listening socket on {bind}"), e))?;
     let port = listener
         .local_addr()

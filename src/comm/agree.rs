@@ -2,10 +2,12 @@
 #![forbid(unsafe_code)]
 
 use crate::bootstrap::rendezvous::ranks_text;
+use crate::bootstrap::unique_id::socket_address;
 use crate::config::{HostEngine, Tier};
 use crate::control::wire::{Reader, Writer, remote_code};
 use crate::error::{Code, Error, Result};
 use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Parses a comma-separated order of tiers.
@@ -67,6 +69,8 @@ pub(crate) struct Common {
     pub checking: bool,
     /// Ranks of vendor tiers show each other that they are alive, within so many milliseconds; 0: no.
     pub liveness_ms: u32,
+    /// By which the other ranks can reach it; its port means nothing. `None`: there are no others.
+    pub address: Option<SocketAddr>,
 }
 
 impl std::ops::Deref for RankInfo {
@@ -92,6 +96,12 @@ impl Common {
         w.u32(self.engine as u32).u32(u32::from(self.hierarchy));
         w.bytes(&self.tiers.iter().map(|t| *t as u8).collect::<Vec<_>>());
         w.u32(u32::from(self.checking)).u32(self.liveness_ms);
+        let (ip, scope) = match self.address {
+            None => (Vec::new(), 0),
+            Some(SocketAddr::V4(v4)) => (v4.ip().octets().to_vec(), 0),
+            Some(SocketAddr::V6(v6)) => (v6.ip().octets().to_vec(), v6.scope_id()),
+        };
+        w.bytes(&ip).u32(scope);
     }
 
     fn decode(r: &mut Reader<'_>) -> Option<Common> {
@@ -113,6 +123,16 @@ impl Common {
                 .collect::<Option<_>>()?,
             checking: r.u32()? != 0,
             liveness_ms: r.u32()?,
+            address: {
+                let ip = r.bytes()?;
+                let scope = r.u32()?;
+                let ip: Option<IpAddr> = match ip.len() {
+                    0 => None,
+                    4 => Some(<[u8; 4]>::try_from(ip).ok()?.into()),
+                    _ => Some(<[u8; 16]>::try_from(ip).ok()?.into()),
+                };
+                ip.map(|ip| socket_address(ip, scope, 0))
+            },
         })
     }
 }
@@ -591,6 +611,7 @@ mod tests {
             tiers: Tier::DEFAULT_ORDER.to_vec(),
             checking: false,
             liveness_ms: 0,
+            address: Some(socket_address(std::net::Ipv6Addr::LOCALHOST.into(), 3, 0)),
         };
         let mut info = RankInfo::new(common, 100 + rank, 5);
         info.device = rank as i32;

@@ -236,6 +236,8 @@ fn own_info(nranks: u32, options: &Options, tiers: &[Tier]) -> RankInfo {
         tiers: tiers.to_vec(),
         checking: config::get().check,
         liveness_ms: watch::agreed_ms(),
+        // Known when the ranks have met.
+        address: None,
     };
     let mut info = RankInfo::new(common, pid, process::start_time(pid).unwrap_or(0));
     let fatal = |error: Error| Some(Box::new((error.code() as u32, error.text().to_owned())));

@@ -5,6 +5,7 @@ use super::init::{self, OutHandle, Pending, Shrink, Spec, VendorParent, Work};
 use super::options::Options;
 use super::table::{self, Handle};
 use super::{Comm, Parts};
+use crate::bootstrap::regroup::Survivors;
 use crate::bootstrap::unique_id;
 use crate::control::channel::Channel;
 use crate::control::patience::{Patience, Watch};
@@ -12,6 +13,7 @@ use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
 use crate::types::UNIQUE_ID_BYTES;
+use std::net::SocketAddr;
 use std::sync::MutexGuard;
 
 /// The colour of a rank that gets no child.
@@ -366,8 +368,8 @@ pub(crate) fn make_shrunk(comm: &Comm, shrink: &Shrink) -> Result<Parts> {
     child(comm, &parts, &parent, rank, nranks, id, vendor, &patience)
 }
 
-/// How the survivors of a shrink get the id of the new rendezvous: under a name that follows from
-/// what all of them know, without the parent's channel, whose hub may be among the dead.
+/// How the survivors of a shrink get the id of the new rendezvous: on one machine under a name, between several at a port
+/// that follows from what all of them know, without the parent's channel, whose hub may be among the dead.
 fn meet(
     parts: &Parts,
     survivors: &[u32],
@@ -375,16 +377,26 @@ fn meet(
     excluded: &[u32],
     patience: &Patience,
 ) -> Result<[u8; UNIQUE_ID_BYTES]> {
-    let together = survivors
-        .iter()
-        .all(|r| parts.infos[*r as usize].shares_memory_with(&parts.infos[survivors[0] as usize]));
-    if !together {
-        return Err(Error::not_supported(
-            "a shrink over several machines is not there yet: make a new communicator from a new id",
-        ));
-    }
+    let info = |new_rank: usize| &parts.infos[survivors[new_rank] as usize];
+    let together = (0..survivors.len()).all(|other| info(other).shares_memory_with(info(0)));
     let mut sorted = excluded.to_vec();
     sorted.sort_unstable();
+    if !together {
+        let (first, own) = (info(0).address, info(new_rank as usize).address);
+        let first = first.ok_or_else(|| Error::internal("a rank has no address"))?;
+        return Survivors {
+            secret: &parts.secret,
+            excluded: &sorted,
+            rank: new_rank,
+            nranks: survivors.len() as u32,
+            first: first.ip(),
+            scope: match own {
+                Some(SocketAddr::V6(v6)) => v6.scope_id(),
+                _ => 0,
+            },
+        }
+        .exchange(init::get_unique_id, patience);
+    }
     crate::bootstrap::local::exchange(
         &parts.secret,
         &sorted,

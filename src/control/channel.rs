@@ -17,6 +17,7 @@ use crate::bootstrap::rendezvous::ranks_text;
 use crate::error::{Code, Error, Result};
 use crate::sys::net::{PollEntry, poll};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -158,6 +159,12 @@ impl Channel {
             failed: None,
             beats: None,
         }
+    }
+
+    /// The address by which this rank has reached the others.
+    pub(crate) fn own_address(&self) -> Option<SocketAddr> {
+        let mut links = self.up.iter().chain(self.down.iter().flatten());
+        links.find_map(|link| link.connection.local_address())
     }
 
     /// Learns how to call the ranks in error texts ("host h, pid 7").

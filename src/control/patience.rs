@@ -78,6 +78,15 @@ impl Patience {
         }
     }
 
+    /// The same limits, but at most `limit` from now.
+    pub(crate) fn within(&self, limit: Duration) -> Patience {
+        let end = Instant::now().checked_add(limit);
+        Patience {
+            deadline: self.deadline.into_iter().chain(end).min(),
+            ..self.clone()
+        }
+    }
+
     /// How long the next step of the wait may last.
     pub(crate) fn slice(&self) -> Result<Duration, Impatience> {
         if self.abort.is_set() || self.watch.as_ref().is_some_and(|watch| watch.0()) {

@@ -169,6 +169,11 @@ impl Connection {
         self.limit = MAX_BODY;
     }
 
+    /// This side's address.
+    pub(crate) fn local_address(&self) -> Option<SocketAddr> {
+        self.stream.local_addr().ok()
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
         self.stream.as_raw_fd()
     }

@@ -59,6 +59,8 @@ pub(crate) struct ShmEngine {
     names: Box<[u32]>,
     /// Whether waits spin: every rank can have a core of its own. Known after the first collective.
     spins: AtomicBool,
+    /// Others than the ranks of this segment want these cores, too, so that waits don't spin.
+    crowded: bool,
     /// Processors' worth of time that a control group leaves this rank, if that is a limit.
     quota: Option<usize>,
     /// Collectives that this rank has begun.
@@ -143,6 +145,7 @@ impl ShmEngine {
             ranks,
             names: Box::default(),
             spins: AtomicBool::new(false),
+            crowded: false,
             quota: cpu::quota(&cpus),
             sequence: AtomicU64::new(0),
             step: AtomicU64::new(0),
@@ -184,7 +187,7 @@ impl ShmEngine {
     pub(crate) fn choose_wait(&self) {
         let cpus: [u64; CPU_WORDS] = std::array::from_fn(|word| self.map.cpus(word).load(Relaxed));
         let enough = cpu::count(&cpus) >= self.ranks && self.quota.is_none_or(|n| n >= self.ranks);
-        self.spins.store(enough, Relaxed);
+        self.spins.store(enough && !self.crowded, Relaxed);
     }
 }
 

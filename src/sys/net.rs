@@ -28,9 +28,9 @@ pub(crate) fn above_standard(fd: OwnedFd) -> std::io::Result<OwnedFd> {
 /// Connections that may wait to be accepted: enough for all ranks of a large communicator at once.
 const BACKLOG: libc::c_int = 4096;
 
-/// A listening socket with room for many connections at once.
-pub(crate) fn listen(address: IpAddr) -> std::io::Result<TcpListener> {
-    let listener = TcpListener::bind((address, 0))?;
+/// A listening socket with room for many connections at once; port 0 is any.
+pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
     // SAFETY: an open, bound socket; calling listen again only changes its backlog.
     if unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) } != 0 {
         return Err(std::io::Error::last_os_error());

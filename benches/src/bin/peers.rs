@@ -1,5 +1,5 @@
-//! The host tier against other libraries on one host; flagosAllReduce between two machines, or its ways against each
-//! other; all paired in the same processes.
+//! The host tier against other libraries on one host; flagosAllReduce between two machines, also in layers against the
+//! flat way, or its ways against each other; all paired in the same processes.
 
 use clap::Parser;
 use flagos_comm_benches::comparison::{self, OPERATIONS, Settings};
@@ -23,8 +23,9 @@ struct Options {
     #[arg(long)]
     lib: Option<PathBuf>,
     /// Sizes in bytes; 268435456 takes a minute for each operation and peer
-    #[arg(long, default_value = "8,1024,16384,65536,262144,1048576,16777216")]
-    sizes: String,
+    /// [default: 8,1024,16384,65536,262144,1048576,16777216, and 131072,524288 between machines]
+    #[arg(long)]
+    sizes: Option<String>,
     /// Ranks on this host; more than there are cores share them
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
     ranks: u32,
@@ -38,7 +39,8 @@ struct Options {
     /// Seconds of a block
     #[arg(long, default_value_t = 0.01)]
     block: f64,
-    /// Folder for peers.json and peers.svg, peers-4.json and peers-4.svg with 4 ranks [default: peers under the target folder]
+    /// Folder for peers.json and peers.svg, peers-4.json and peers-4.svg with 4 ranks, machines.json and so on
+    /// [default: peers under the target folder]
     #[arg(long)]
     out: Option<PathBuf>,
     /// Renew the files and the tables in docs/ (the working tree's)
@@ -51,6 +53,9 @@ struct Options {
     /// gloo; the files are machines.json and machines.svg
     #[arg(long)]
     machines: bool,
+    /// Ranks of each machine; with several also the layers against the flat way
+    #[arg(long, requires = "machines", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
+    per_machine: u32,
     /// Between the machines also a link of this rate, as tc writes it (1gbit): how much of it the bus
     /// bandwidth is, in blocks of at least 0.2 s
     #[arg(long, requires = "machines", value_parser = Rate::parse)]
@@ -102,12 +107,33 @@ impl Rate {
     }
 }
 
+impl Options {
+    fn sizes(&self) -> &str {
+        self.sizes.as_deref().unwrap_or(match self.machines {
+            true => "8,1024,16384,65536,131072,262144,524288,1048576,16777216",
+            false => "8,1024,16384,65536,262144,1048576,16777216",
+        })
+    }
+
+    /// What is compared with, if it is not other libraries on one host.
+    fn keys(&self) -> &[&str] {
+        match (self.machines, self.per_machine) {
+            (false, _) => &[WAYS],
+            (true, 1) => &[GLOO],
+            (true, _) => &[LAYERS, GLOO],
+        }
+    }
+}
+
+const GLOO: &str = "gloo";
 /// Only if it is asked for.
 const WAYS: &str = "ways";
+/// Ours between machines of which each has several ranks, against ours without layers.
+const LAYERS: &str = "layers";
 
-const PEERS: [Peer; 2] = [
+const PEERS: [Peer; 3] = [
     Peer {
-        key: "gloo",
+        key: GLOO,
         source: "benches/peers/gloo.cc",
         compiler: "c++",
         flags: &["-std=c++17", "-O2", "-Wall", "-Wextra", "-pthread"],
@@ -122,11 +148,19 @@ const PEERS: [Peer; 2] = [
         libraries: &["-ldl"],
         install: "apt-get install gcc",
     },
+    Peer {
+        key: LAYERS,
+        source: "benches/peers/layers.c",
+        compiler: "cc",
+        flags: &["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra"],
+        libraries: &["-ldl"],
+        install: "apt-get install gcc",
+    },
 ];
 
-/// A folder with a copy of the library for each setting of FLAGOSCOMM_SINGLE_COPY.
-fn copies(lib: &Path, dir: &Path) -> Result<PathBuf, String> {
-    for setting in ["off", "on", "auto"] {
+/// A folder with a copy of the library for each setting that is compared.
+fn copies(lib: &Path, dir: &Path, settings: &[&str]) -> Result<PathBuf, String> {
+    for setting in settings {
         let copy = dir.join(format!("{setting}.so"));
         std::fs::copy(lib, &copy).map_err(|e| format!("{}: {e}", copy.display()))?;
     }
@@ -135,7 +169,7 @@ fn copies(lib: &Path, dir: &Path) -> Result<PathBuf, String> {
 
 /// Every operation against every peer on this host.
 fn one_host(options: &Options, lib: PathBuf) -> Result<bool, String> {
-    let sizes = options.sizes.split(',').map(|size| {
+    let sizes = options.sizes().split(',').map(|size| {
         let bytes = size.trim().parse().ok().filter(|bytes| *bytes >= 4);
         bytes.ok_or_else(|| format!("{size:?} is not a size in bytes, of at least one float32"))
     });
@@ -170,8 +204,8 @@ struct Row {
 }
 
 impl Row {
-    /// How much of a link the bus bandwidth of ours or of the peer is, which with two ranks is the size by
-    /// the time.
+    /// How much of a link the bus bandwidth of ours or of the peer is: the size, which each of two machines has to send,
+    /// by the time.
     fn share(&self, rate: &Rate, side: &str) -> f64 {
         let seconds = self.number(&format!("/{side}_us/median")) * 1e-6;
         self.number("/bytes") * 8.0 / seconds / rate.bits_per_second
@@ -304,16 +338,17 @@ fn measure(
 ) -> Result<Vec<Row>, String> {
     let mut command = Command::new(program);
     let lib = match peer.key {
-        WAYS => copies(lib, dir)?,
+        WAYS => copies(lib, dir, &["off", "on", "auto"])?,
+        LAYERS => copies(lib, dir, &["layers", "flat"])?,
         _ => lib.to_owned(),
     };
     command
         .arg(lib)
-        .arg(&options.sizes)
+        .arg(options.sizes())
         .arg(options.pairs.to_string())
         .arg(block.to_string());
     let store = dir.join("gloo-store");
-    if peer.key == "gloo" {
+    if peer.key == GLOO {
         let _ = std::fs::remove_dir_all(&store);
         std::fs::create_dir_all(&store).map_err(|e| format!("{}: {e}", store.display()))?;
         command.arg(&store);
@@ -321,6 +356,7 @@ fn measure(
     if let Some(machines) = machines {
         // The kernel is one, for which UCX would use shared memory.
         command
+            .arg(options.per_machine.to_string())
             .args(machines.arguments())
             .env("UCX_TLS", "tcp,self")
             .env("UCX_NET_DEVICES", "eth0");
@@ -369,6 +405,13 @@ fn plot(
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
+/// The peers, in their order.
+fn names_of(rows: &[Row]) -> Vec<&str> {
+    let mut names: Vec<&str> = rows.iter().map(|r| r.peer.as_str()).collect();
+    names.dedup();
+    names
+}
+
 /// From the smallest to the largest size.
 fn sizes(rows: &[Row]) -> (f64, f64) {
     let x = rows.iter().map(|r| r.number("/bytes"));
@@ -396,11 +439,15 @@ fn plot_shares(
         .y_desc("bus bandwidth / rate of the link")
         .x_label_formatter(&|v| size_name(v.round() as u64))
         .draw()?;
-    let peer = rows.first().map_or("peer", |r| r.peer.as_str());
-    for (name, side, color) in [("ours", "ours", &RED), (peer, "peer", &BLUE)] {
+    let names = names_of(rows);
+    let ours = names.first().map(|name| (*name, "ours", &RED));
+    let peers = names.iter().zip([&BLUE, &GREEN, &MAGENTA]);
+    let peers = peers.map(|(name, color)| (*name, "peer", color));
+    for (of, side, color) in ours.into_iter().chain(peers) {
+        let name = if side == "ours" { side } else { of };
         let points = || {
-            rows.iter()
-                .map(|r| (r.number("/bytes"), r.share(rate, side)))
+            let mine = rows.iter().filter(|r| r.peer == of);
+            mine.map(|r| (r.number("/bytes"), r.share(rate, side)))
         };
         chart
             .draw_series(LineSeries::new(points(), color))?
@@ -444,9 +491,7 @@ fn plot_ratios(
         .y_label_formatter(&|v| format!("{v}"))
         .draw()?;
     chart.draw_series(LineSeries::new([(x0 / 1.5, 1.0), (x1 * 1.5, 1.0)], &BLACK))?;
-    let mut names: Vec<&str> = rows.iter().map(|r| r.peer.as_str()).collect();
-    names.dedup();
-    for (name, color) in names
+    for (name, color) in names_of(rows)
         .into_iter()
         .zip([&BLUE, &RED, &GREEN, &MAGENTA, &CYAN])
     {
@@ -542,45 +587,53 @@ fn main() -> ExitCode {
         }
     };
     let before = Probe::take();
-    for peer in PEERS {
-        if peer.key != if machines.is_some() { "gloo" } else { WAYS } {
-            continue;
-        }
-        eprintln!("comparing with {} ...", peer.key);
-        match build(&peer, &dir) {
+    let mut programs = Vec::new();
+    for peer in PEERS.iter().filter(|p| options.keys().contains(&p.key)) {
+        match build(peer, &dir) {
             Err(why) => missing.push(format!(
                 "MISSING PEER: {} could not be built: {}\n  on Debian: {}",
                 peer.key,
                 why.trim(),
                 peer.install
             )),
-            Ok(program) => {
-                let run = |block| {
-                    let machines = machines.as_ref();
-                    measure(&peer, &program, &lib, &options, &dir, machines, block)
-                };
-                let measured = run(options.block).and_then(|more| {
-                    rows.extend(more);
-                    if let (Some(machines), Some(rate)) = (&machines, &options.rate) {
-                        machines.shape(rate)?;
-                        shaped = run(options.block.max(Rate::BLOCK))?;
-                    }
-                    Ok(())
-                });
-                if let Err(why) = measured {
-                    eprintln!("{}: {why}", peer.key);
-                    return ExitCode::FAILURE;
-                }
-            }
+            Ok(program) => programs.push((peer, program)),
         }
     }
+    let all = |block, rows: &mut Vec<Row>| {
+        programs.iter().try_for_each(|(peer, program)| {
+            eprintln!("comparing with {} ...", peer.key);
+            let machines = machines.as_ref();
+            let more = measure(peer, program, &lib, &options, &dir, machines, block);
+            rows.extend(more.map_err(|why| format!("{}: {why}", peer.key))?);
+            Ok::<(), String>(())
+        })
+    };
+    let measured = all(options.block, &mut rows).and_then(|()| {
+        if let (Some(machines), Some(rate)) = (&machines, &options.rate) {
+            machines.shape(rate)?;
+            all(options.block.max(Rate::BLOCK), &mut shaped)?;
+        }
+        Ok(())
+    });
+    if let Err(why) = measured {
+        eprintln!("{why}");
+        return ExitCode::FAILURE;
+    }
     let after = Probe::take();
-    let (name, places) = match machines {
-        Some(_) => ("machines", " on two machines (namespaces, TCP)"),
-        None => ("peers", ""),
+    let ranks = 2 * options.per_machine;
+    let (name, places) = match (&machines, ranks) {
+        (Some(_), 2) => (
+            String::from("machines"),
+            " on two machines (namespaces, TCP)",
+        ),
+        (Some(_), _) => (
+            format!("machines-{ranks}"),
+            " on two machines (namespaces, TCP)",
+        ),
+        (None, _) => (String::from("peers"), ""),
     };
     let title = format!(
-        "all-reduce, float32 sum, 2 ranks{places}, {} cores, {}",
+        "all-reduce, float32 sum, {ranks} ranks{places}, {} cores, {}",
         cores(),
         date()
     );
@@ -620,6 +673,7 @@ fn main() -> ExitCode {
     let report = json!({
         "what": "flagosAllReduce on the host tier against peers, paired blocks; ratio is peer / ours",
         "machines": if machines.is_some() { 2 } else { 1 },
+        "ranks": ranks,
         "date": date(),
         "commit": commit(),
         "processor": processor(),

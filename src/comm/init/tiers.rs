@@ -49,7 +49,13 @@ pub(crate) fn make(comm: &Comm, spec: &Spec, patience: &Patience) -> Result<Part
     let mut channel = meet(traveller, listener.as_ref(), patience)?;
     drop(listener);
     let met = started.elapsed();
-    let infos = channel.allgather("the exchange of facts", &spec.info.encode(), patience)?;
+    let mut info = spec.info.clone();
+    info.address = channel.own_address().map(|mut own| {
+        // That is the connection's alone.
+        own.set_port(0);
+        own
+    });
+    let infos = channel.allgather("the exchange of facts", &info.encode(), patience)?;
     let infos = RankInfo::decode_all(infos.all());
     let infos: Arc<[RankInfo]> =
         infos.ok_or_else(|| Error::internal("a rank's facts can't be read"))?;

@@ -58,7 +58,7 @@ pub(crate) struct LayeredEngine {
 
 impl LayeredEngine {
     /// `near` connects the ranks of this rank's machine, in their order, and `far` all ranks.
-    pub(crate) fn new(near: ShmEngine, far: NetEngine, topology: Topology) -> Result<Self> {
+    pub(crate) fn new(mut near: ShmEngine, far: NetEngine, topology: Topology) -> Result<Self> {
         let rank = far.rank();
         let (machine, place) = topology.of(rank);
         let here = topology.machine(machine);
@@ -67,6 +67,10 @@ impl LayeredEngine {
             return Err(Error::internal(format!(
                 "the layers of rank {rank} do not belong together: {odd:?}"
             )));
+        }
+        // Containers of one machine are several for memory, but have its cores in common.
+        if !far.shared().has_cores() {
+            near.shares_cores();
         }
         let column = |place: usize| {
             let machines = 0..topology.machines();

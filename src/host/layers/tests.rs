@@ -4,7 +4,9 @@
 use super::*;
 use crate::error::Code;
 use crate::host::kernels::tests::{Random, scales_of};
-use crate::host::net::tests::{Wires, has_ucx, over_ucx, over_wires, told, wires};
+use crate::host::net::tests::{
+    Wires, has_ucx, over_tagged_wires, over_ucx, over_wires, told, wires,
+};
 use crate::host::tests::{
     Buffer, Until, World, disagreeing_messages, engine_tests, group, matrix_of, op, pattern, run,
     run_with, stress, transfer,
@@ -13,6 +15,7 @@ use crate::ops::lock;
 use crate::sys::memory::Segment;
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A block that small vectors have several of.
@@ -32,12 +35,29 @@ fn over(machine_of: &[usize], fars: Vec<NetEngine>, block: usize) -> Vec<Arc<Lay
         let here = topology.machine(machine);
         let segment = Arc::clone(&segments[machine]);
         let near = ShmEngine::attach(segment, place as u32, here.len() as u32).unwrap();
+        near.choose_wait();
         let near = near.with_names(here.iter().map(|rank| *rank as u32).collect());
         let mut engine = LayeredEngine::new(near, far, topology.clone()).unwrap();
         engine.block = block;
         Arc::new(engine)
     };
     fars.into_iter().enumerate().map(engine).collect()
+}
+
+/// Containers of one machine share no memory but its cores: there are enough for each alone, and not for all.
+#[test]
+fn waits_inside_a_machine_spin_only_if_all_have_cores() {
+    for cores in [true, false] {
+        let wires = wires(2);
+        let far = |rank| over_tagged_wires(&wires, rank, None, cores);
+        for engine in over(&[0, 1], (0..2).map(far).collect(), SMALL_BLOCK) {
+            // One rank has a core for itself.
+            assert_eq!(engine.near.waits_spin(), cores);
+            // The first operation looks again.
+            engine.near.choose_wait();
+            assert_eq!(engine.near.waits_spin(), cores);
+        }
+    }
 }
 
 fn layered(machine_of: &[usize], block: usize) -> (World, Arc<Mutex<Wires>>) {
@@ -332,6 +352,42 @@ fn a_missing_rank_is_named_by_its_machine_first() {
         // Nothing is left of what would touch the callers' buffers.
         let posted = lock(&wires).posted.keys().any(|key| key.0 != silent);
         assert!(!posted);
+    }
+}
+
+/// A rank that waits for a neighbour in shared memory moves its messages on all the same, as ranks of other machines may
+/// wait for them: while one rank is late, its neighbour does, and so does a rank whose leader waits for the other machine.
+#[test]
+fn waits_for_neighbours_move_messages_on() {
+    struct Asked<'a>(&'a AtomicBool);
+    impl WaitPolicy for Asked<'_> {
+        fn check(&self, _waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
+            self.0.store(true, Ordering::Release);
+            Ok(())
+        }
+    }
+    let (world, wires) = layered(&[0, 0, 1, 1], SMALL_BLOCK);
+    let asked: [AtomicBool; 4] = Default::default();
+    let progressed = || lock(&wires).progressed.clone();
+    let moved = world.each(|engine| {
+        let barrier = op(OpKind::Barrier, 0, DataType::Int8);
+        let mut moved = [0; 4];
+        if engine.rank() == 1 {
+            // All others wait: nobody else has their messages meanwhile.
+            let waits = |rank: usize| asked[rank].load(Ordering::Acquire);
+            while ![0, 2, 3].into_iter().all(waits) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let before = progressed();
+            std::thread::sleep(Duration::from_millis(50));
+            let after = progressed();
+            moved = std::array::from_fn(|rank| after[rank] - before[rank]);
+        }
+        run_with(engine, &barrier, &Asked(&asked[engine.rank()])).unwrap();
+        moved
+    });
+    for rank in [0, 3] {
+        assert!(moved[1][rank] >= 5, "rank {rank}: {:?}", moved[1]);
     }
 }
 

@@ -5,22 +5,25 @@
 //!
 //! * a reduction in pieces: of every step each rank owns a piece, gets it from all others, folds it in the
 //!   order of the ranks and, where the result is wanted, sends it there. Each rank sends and receives as
-//!   much as in a ring, and rounds once. Of two ranks each gets everything of the other up to some size, and
-//!   a root that reduces always;
+//!   much as in a ring, and rounds once. Of two ranks each gets everything of the other up to some size, unless
+//!   the link is slow, and a root that reduces always;
 //! * a broadcast in pieces: each goes to one rank, which passes it on to the others, so that the root sends
-//!   the data once;
+//!   the data once; as long as the number of messages counts for more than their bytes it goes along a tree, and so
+//!   do the blocks of a scatter (`trees`);
 //! * the others by distance: a rank sends to the one that follows it by so much, and receives from the one
 //!   before.
 
 use super::exchange::Carried;
 use super::run::{Area, Run, Topic};
 use super::staged::Steps;
+use super::trees;
 use crate::error::{Error, Result};
 use crate::host::check::{Fingerprint, compare_counts, reduces};
 use crate::host::kernels::{Scale, Target, copy};
 use crate::host::local::{Reducer, Sources, alone, extent, move_own, offset, private_copy};
 use crate::host::op::{HostOp, VectorCounts};
 use crate::types::{DataType, OpKind, Reduction};
+use std::time::{Duration, Instant};
 
 /// What the pieces of a reduction may take in memory.
 const PIECES: usize = 8 << 20;
@@ -31,10 +34,13 @@ const REDUCE_PIECE: usize = 192 << 10;
 const FEW_STEPS: usize = 2;
 const MANY_STEPS: usize = 4;
 /// Two ranks send each other everything up to here: they fold twice as much as with a half each, but wait
-/// only once for each other.
+/// only once for each other. Where the link is what takes the time they don't: up to a fifth of a shaped link was
+/// lost with it while others used the cores, and nothing with halves.
 const BOTH_FOLD: usize = 512 << 10;
+/// A link is slow that takes fewer bytes in a microsecond; what is measured is an all-reduce of two ranks.
+const SLOW: u128 = 200;
 /// The smallest and the largest piece of a broadcast.
-const SMALL_PIECE: usize = 16 << 10;
+pub(super) const SMALL_PIECE: usize = 16 << 10;
 const LARGE_PIECE: usize = 192 << 10;
 /// Pieces of a broadcast that are under way.
 const AHEAD: u64 = 16;
@@ -57,6 +63,11 @@ pub(in crate::host) struct Opening {
     /// What travels with this rank's header.
     pub carried: Carried,
     pub scale: Scale,
+}
+
+/// Whether a link that has taken so long for so many bytes is slow.
+pub(super) fn is_slow(bytes: usize, time: Duration) -> bool {
+    time.as_micros() * SLOW > bytes as u128
 }
 
 /// The counts of all ranks of an AlltoAllv.
@@ -255,6 +266,13 @@ impl Run<'_> {
         // SAFETY: the caller promised what each kind reads and writes.
         unsafe {
             match op.kind {
+                OpKind::AllReduce if ranks == 2 => {
+                    let start = Instant::now();
+                    self.reduce(op, bytes, sequence)?;
+                    // Said with the next header, so that both ranks know it.
+                    self.state.table.finds_slow = is_slow(bytes, start.elapsed());
+                    Ok(())
+                }
                 OpKind::AllReduce | OpKind::Reduce | OpKind::ReduceScatter => {
                     self.reduce(op, bytes, sequence)
                 }
@@ -262,7 +280,10 @@ impl Run<'_> {
                     if rank == root {
                         move_own(recv, send, bytes);
                     }
-                    self.broadcast(op, bytes, sequence)
+                    match trees::broadcasts(ranks, bytes) {
+                        true => self.broadcast_in_tree(op, bytes, sequence),
+                        false => self.broadcast(op, bytes, sequence),
+                    }
                 }
                 OpKind::AllGather => {
                     move_own(offset(recv, rank * bytes), send, bytes);
@@ -286,6 +307,12 @@ impl Run<'_> {
                 OpKind::Gather => {
                     self.send(root, about, send, bytes, 0);
                     self.wait_for_all()
+                }
+                OpKind::Scatter if trees::scatters(ranks, bytes) => {
+                    if rank == root {
+                        move_own(recv, send.wrapping_add(rank * bytes), bytes);
+                    }
+                    self.scatter_in_tree(op, bytes, sequence)
                 }
                 OpKind::Scatter if rank == root => {
                     move_own(recv, send.wrapping_add(rank * bytes), bytes);
@@ -415,7 +442,7 @@ impl Run<'_> {
         // Two ranks move no more data if whoever wants the result gets everything.
         let whole = ranks == 2
             && match op.kind {
-                OpKind::AllReduce => bytes <= BOTH_FOLD,
+                OpKind::AllReduce => bytes <= BOTH_FOLD && !self.state.table.is_slow(),
                 OpKind::Reduce => true,
                 _ => false,
             };

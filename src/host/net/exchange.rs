@@ -11,12 +11,14 @@ const GATHERED: usize = 64 << 10;
 /// The most that one rank's may be: every rank sends it to every other, which of large data is more than has
 /// to be moved. Of two ranks it is not.
 const INLINE: usize = 16 << 10;
-const INLINE_OF_TWO: usize = 64 << 10;
+const INLINE_OF_TWO: usize = 128 << 10;
 /// Up to so many ranks each sends to each; above, what was gathered is passed on in ever larger steps.
 const DIRECT: usize = 8;
 
 /// In front of a rank's small data: fingerprint, scalar, and what [`Carried`] says, 8 bytes each.
 pub(in crate::host) const HEADER: usize = 24;
+/// Beside what [`Carried`] says: the rank finds the link slow.
+const SLOW: u64 = 1 << 62;
 
 /// What comes with a rank's header, and what it says of the rank's own memory. That is not compared: what one rank
 /// says holds for all.
@@ -64,6 +66,8 @@ pub(in crate::host) struct Table {
     entries: Area,
     packed: Area,
     unpacked: Area,
+    /// What this rank says of the link, from its next header on.
+    pub(in crate::host) finds_slow: bool,
 }
 
 impl Table {
@@ -84,6 +88,7 @@ impl Table {
             entries: Area::default(),
             packed: Area::default(),
             unpacked: Area::default(),
+            finds_slow: false,
         };
         let stride = table.stride();
         table.entries.reserve(ranks * stride)?;
@@ -129,6 +134,11 @@ impl Table {
         Fingerprint(self.word(rank, 0))
     }
 
+    /// Whether any rank's header says that the link is slow: the same on all ranks.
+    pub(in crate::host) fn is_slow(&mut self) -> bool {
+        (0..self.ranks).any(|rank| self.word(rank, 2) & SLOW != 0)
+    }
+
     /// Bytes of a rank's header and data.
     pub(in crate::host) fn bytes(&mut self, rank: usize) -> Result<usize> {
         match Carried::of(self.word(rank, 2)).bytes {
@@ -153,7 +163,8 @@ impl Table {
         scale: [u8; 8],
         carried: Carried,
     ) {
-        let words = [print.0, u64::from_ne_bytes(scale), carried.word()];
+        let says = if self.finds_slow { SLOW } else { 0 };
+        let words = [print.0, u64::from_ne_bytes(scale), carried.word() | says];
         // SAFETY: as in `word`; nobody else has the entry between two exchanges.
         unsafe { self.entry(rank).cast::<[u64; 3]>().write(words) };
     }

@@ -5,7 +5,7 @@
 //! * `ucx`, `mpi`, `ucc`: UCX, MPI and UCC, each as a [`Transport`], `short_tags` what two of them have in common,
 //! * `run`: one operation under way: requests, waiting, failures,
 //! * `exchange`: how every collective begins: all ranks' calls are compared,
-//! * `collectives`, `p2p`: the algorithms,
+//! * `collectives`, `trees`, `p2p`: the algorithms,
 //! * `staged`: collectives whose buffers are in a device's memory.
 //!
 //! All ranks are peers, wherever they are: between ranks of one machine it is the library's business to
@@ -21,6 +21,7 @@ mod short_tags;
 pub(crate) mod staged;
 #[cfg(test)]
 pub(super) mod tests;
+mod trees;
 pub(crate) mod ucc;
 pub(crate) mod ucx;
 
@@ -353,6 +354,11 @@ impl Drop for NetEngine {
 }
 
 impl Shared {
+    /// Whether every rank of this machine can have a core of its own.
+    pub(in crate::host) fn has_cores(&self) -> bool {
+        self.spins
+    }
+
     fn check_failure(&self) -> Result<()> {
         if !self.ended.load(Ordering::Acquire) {
             return Ok(());

@@ -7,7 +7,8 @@ use super::ucx::Ucx;
 use super::*;
 use crate::host::kernels::tests::Random;
 use crate::host::tests::{
-    Buffer, Until, World, engine_tests, matrix, op, reductions_of_size, run, run_with, transfer,
+    Buffer, Until, World, engine_tests, matrix, op, pattern, reductions_of_size, run, run_with,
+    transfer,
 };
 use std::collections::{HashMap, VecDeque};
 
@@ -38,6 +39,12 @@ pub(in crate::host) struct Wires {
     pub(in crate::host) posted: HashMap<(usize, u64), VecDeque<Posted>>,
     done: Vec<Option<std::result::Result<(), String>>>,
     pub(in crate::host) lost: Vec<bool>,
+    /// How often each rank has moved on what it can.
+    pub(in crate::host) progressed: Vec<u64>,
+    /// How often each rank has sent.
+    sends: Vec<usize>,
+    /// What a call of progress takes.
+    slowness: Duration,
     random: u64,
 }
 
@@ -95,6 +102,7 @@ impl Transport for InProcess {
         if wires.lost[to] {
             return Err(String::from("the wire is cut"));
         }
+        wires.sends[self.rank] += 1;
         let ticket = wires.ticket();
         let mut copied = (bytes <= EAGER).then(|| vec![0; bytes]);
         if let Some(copied) = copied.as_mut().filter(|_| bytes > 0) {
@@ -130,7 +138,12 @@ impl Transport for InProcess {
     }
 
     fn progress(&mut self) -> bool {
+        let slowness = lock(&self.wires).slowness;
+        if !slowness.is_zero() {
+            std::thread::sleep(slowness);
+        }
         let mut wires = lock(&self.wires);
+        wires.progressed[self.rank] += 1;
         for sent in wires.sent.values_mut().flatten() {
             sent.leaves |= sent.sender == self.rank;
         }
@@ -210,6 +223,8 @@ impl Transport for InProcess {
 pub(in crate::host) fn wires(ranks: u32) -> Arc<Mutex<Wires>> {
     Arc::new(Mutex::new(Wires {
         lost: vec![false; ranks as usize],
+        progressed: vec![0; ranks as usize],
+        sends: vec![0; ranks as usize],
         random: u64::from(ranks) + 5,
         ..Wires::default()
     }))
@@ -217,7 +232,7 @@ pub(in crate::host) fn wires(ranks: u32) -> Arc<Mutex<Wires>> {
 
 /// One rank's engine over wires.
 pub(in crate::host) fn over_wires(wires: &Arc<Mutex<Wires>>, rank: usize) -> NetEngine {
-    over_tagged_wires(wires, rank, None, Stage::in_steps_of(16))
+    over_tagged_wires(wires, rank, None, false)
 }
 
 /// The same, with steps of two to this power.
@@ -226,13 +241,23 @@ pub(in crate::host) fn over_wires_in_steps(
     rank: usize,
     power: u32,
 ) -> NetEngine {
-    over_tagged_wires(wires, rank, None, Stage::in_steps_of(power))
+    over_wires_with(wires, rank, (None, false), Stage::in_steps_of(power))
 }
 
-fn over_tagged_wires(
+/// The same, as if every rank had a core of its own or not.
+pub(in crate::host) fn over_tagged_wires(
     wires: &Arc<Mutex<Wires>>,
     rank: usize,
     tag_bits: Option<u32>,
+    spins: bool,
+) -> NetEngine {
+    over_wires_with(wires, rank, (tag_bits, spins), Stage::in_steps_of(16))
+}
+
+fn over_wires_with(
+    wires: &Arc<Mutex<Wires>>,
+    rank: usize,
+    (tag_bits, spins): (Option<u32>, bool),
     stage: Stage,
 ) -> NetEngine {
     let ranks = lock(wires).lost.len();
@@ -241,7 +266,7 @@ fn over_tagged_wires(
         rank,
         tag_bits,
     });
-    NetEngine::with_stage(transport, rank, ranks, false, stage).unwrap()
+    NetEngine::with_stage(transport, rank, ranks, spins, stage).unwrap()
 }
 
 fn with_wires(ranks: u32) -> (World, Arc<Mutex<Wires>>) {
@@ -250,13 +275,116 @@ fn with_wires(ranks: u32) -> (World, Arc<Mutex<Wires>>) {
 
 fn with_tags(ranks: u32, tag_bits: Option<u32>) -> (World, Arc<Mutex<Wires>>) {
     let wires = wires(ranks);
-    let engine = |rank| over_tagged_wires(&wires, rank, tag_bits, Stage::in_steps_of(16));
+    let engine = |rank| over_tagged_wires(&wires, rank, tag_bits, false);
     let engines = (0..ranks as usize).map(|rank| Arc::new(engine(rank)) as Arc<dyn Engine>);
     (World(engines.collect(), |_| false), wires)
 }
 
 fn world(ranks: u32) -> World {
     with_wires(ranks).0
+}
+
+/// What one rank has for all goes along a tree while it is small: every rank gets it, from every root, out of place and in
+/// place, and none sends to all others.
+#[test]
+fn small_data_of_one_rank_goes_along_a_tree() {
+    for ranks in [5, 6, 7, 8, 9, 16, 17] {
+        let (world, wires) = with_wires(ranks);
+        let ranks = ranks as usize;
+        let levels = [(5..=8, 3), (9..=16, 4), (17..=17, 5)];
+        let levels = levels.iter().find(|(of, _)| of.contains(&ranks)).unwrap().1;
+        let headers = if ranks > 8 { levels } else { ranks - 1 };
+        // Too much to travel with the headers.
+        for (kind, count) in [(OpKind::Broadcast, 20_001), (OpKind::Scatter, 4_001)] {
+            for root in 0..ranks {
+                let in_place = root % 2 == 1;
+                let before = lock(&wires).sends.clone();
+                world.each(|engine| {
+                    let rank = engine.rank();
+                    let blocks = if kind == OpKind::Scatter { ranks } else { 1 };
+                    let content = pattern(root, 0, ranks, count * blocks);
+                    let at = if blocks > 1 { rank * count } else { 0 };
+                    let own: &[u8] = if rank == root { &content } else { &[] };
+                    let mut send = Buffer::of(own);
+                    let mut recv = Buffer::new(count);
+                    let mut cast = op(kind, count, DataType::Uint8);
+                    cast.root = root as u32;
+                    (cast.send, cast.recv) = (send.ptr(), recv.ptr());
+                    if in_place && rank == root {
+                        cast.recv = cast.send.cast_mut().wrapping_add(at);
+                    }
+                    run(engine, &cast).unwrap();
+                    let got = match in_place && rank == root {
+                        true => send.get()[at..at + count].to_vec(),
+                        false => recv.get().to_vec(),
+                    };
+                    assert!(got == content[at..at + count], "{kind:?} {ranks} {root}");
+                });
+                let sends: Vec<usize> = lock(&wires)
+                    .sends
+                    .iter()
+                    .zip(before)
+                    .map(|(a, b)| a - b)
+                    .collect();
+                let most = sends.iter().max().unwrap() - headers;
+                assert_eq!(most, levels, "{kind:?} {ranks}: {sends:?}");
+                assert_eq!(sends.iter().sum::<usize>(), ranks * headers + ranks - 1);
+            }
+        }
+    }
+}
+
+/// Two ranks exchange everything or halves as either of them has found the link, and what they find is what it is.
+#[test]
+fn two_ranks_agree_on_the_way_of_a_slow_link() {
+    let wires = wires(2);
+    let engines = [0, 1].map(|rank| Arc::new(over_wires(&wires, rank)));
+    let world = World(
+        engines
+            .iter()
+            .map(|e| Arc::clone(e) as Arc<dyn Engine>)
+            .collect(),
+        |_| false,
+    );
+    let finds_slow = |rank: usize| lock(&engines[rank].shared.state).table.finds_slow;
+    let count = 128_000;
+    // In pieces of at most 192 KiB: three of everything, or two halves and their two results, of each rank; every message
+    // is a send and a receive, and there are the headers.
+    let (whole, halves) = (2 * 3 * 2 + 4, 2 * (2 + 2) * 2 + 4);
+    for (says, messages) in [
+        ([false, false], whole),
+        ([true, false], halves),
+        ([false, true], halves),
+        ([true, true], halves),
+    ] {
+        for (engine, says) in engines.iter().zip(says) {
+            lock(&engine.shared.state).table.finds_slow = says;
+        }
+        let before = lock(&wires).done.len();
+        world.each(|engine| {
+            let send = vec![engine.rank() as f32 + 1.0; count];
+            let mut recv = vec![0f32; count];
+            let mut sum = op(OpKind::AllReduce, count, DataType::Float32);
+            (sum.send, sum.recv) = (send.as_ptr().cast(), recv.as_mut_ptr().cast());
+            run(engine, &sum).unwrap();
+            assert!(recv.iter().all(|value| *value == 3.0));
+        });
+        assert_eq!(lock(&wires).done.len() - before, messages, "{says:?}");
+    }
+    for engine in &engines {
+        lock(&engine.shared.state).table.finds_slow = false;
+    }
+    // Three messages with one tag take three of them.
+    lock(&wires).slowness = Duration::from_millis(2);
+    world.each(|engine| {
+        let (mut send, mut recv) = (Buffer::new(count * 4), Buffer::new(count * 4));
+        let mut sum = op(OpKind::AllReduce, count, DataType::Float32);
+        (sum.send, sum.recv) = (send.ptr(), recv.ptr());
+        run(engine, &sum).unwrap();
+        recv.get();
+    });
+    assert!(finds_slow(0) && finds_slow(1));
+    assert!(!collectives::is_slow(count * 4, Duration::from_millis(1)));
 }
 
 engine_tests! {

@@ -3,7 +3,7 @@
 //! is the business of that engine; they meet in the same order, and `protocol` has the rules.
 
 use super::ShmEngine;
-use super::layout::{AWAITED_WORDS, MAX_MESSAGING_RANKS, SLOT};
+use super::layout::{AWAITED_WORDS, MAX_MESSAGING_RANKS, SLOT, SLOT_STRIDE};
 use super::protocol::Peers;
 use crate::error::Result;
 use crate::host::check::{Fingerprint, Staging};
@@ -13,14 +13,27 @@ use std::sync::atomic::Ordering::Relaxed;
 /// What every rank calls at a meeting.
 const MEETING: Fingerprint = Fingerprint(u64::MAX << 43);
 
-/// What a rank can show at a meeting, in bytes.
-pub(in crate::host) const SHOWN: usize = SLOT;
+/// What a rank can show at a meeting, in bytes: a slot's data, and what stands before it.
+pub(in crate::host) const SHOWN: usize = SLOT + 64;
+const _: () = assert!(SHOWN <= SLOT_STRIDE);
 
 impl ShmEngine {
     /// Gives the ranks other names in texts than their numbers here.
     pub(crate) fn with_names(mut self, names: Vec<u32>) -> ShmEngine {
         self.names = names.into();
         self
+    }
+
+    /// The ranks of this segment are not the only ones that want these cores: waits don't spin.
+    pub(in crate::host) fn shares_cores(&mut self) {
+        self.crowded = true;
+        self.choose_wait();
+    }
+
+    /// Whether waits spin.
+    #[cfg(test)]
+    pub(in crate::host) fn waits_spin(&self) -> bool {
+        self.spins.load(Relaxed)
     }
 
     /// What a rank is called.

@@ -25,7 +25,7 @@ pub(super) const SLOT: usize = 16 << 10;
 
 /// Distance of slots: no multiple of a page, so that a load from one does not have to wait for a store
 /// to the same place of another.
-const SLOT_STRIDE: usize = SLOT + 1024 + 64;
+pub(super) const SLOT_STRIDE: usize = SLOT + 1024 + 64;
 
 /// Pieces of a point-to-point message that can be under way on one channel, if they do not fit into the notes.
 pub(super) const CHANNEL_DEPTH: u64 = 4;

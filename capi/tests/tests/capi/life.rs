@@ -164,7 +164,9 @@ scenarios! {
     an_abort_on_one_machine_ends_the_others
     calls_that_differ_across_machines_are_an_error_on_every_rank
     a_rank_that_leaves_at_once_has_done_its_part
+    a_communicator_over_machines_shrinks
     cycles_over_ucx_leave_nothing
+    cycles_of_layers_leave_nothing
     over_mpi_results_are_those_of_shared_memory
     mpi_is_finalised_by_whoever_has_initialised_it
     a_program_that_finalises_mpi_too_early_is_told
@@ -197,6 +199,12 @@ fn long_cycles_over_mpi_leave_nothing() {
 #[ignore = "long"]
 fn long_cycles_over_ucc_leave_nothing() {
     scenario("cycles_over_ucc_leave_nothing", 1000);
+}
+
+#[test]
+#[ignore = "long"]
+fn long_cycles_of_layers_leave_nothing() {
+    scenario("cycles_of_layers_leave_nothing", 2000);
 }
 
 #[test]
