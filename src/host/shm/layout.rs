@@ -256,12 +256,14 @@ pub(super) struct NoteWords<'a> {
     pub number: &'a AtomicU64,
     /// Number of the message that the piece belongs to.
     pub message: &'a AtomicU64,
-    /// Elements and data type of the whole message; of a refused one, what the receiver expected.
+    /// Elements and data type of the whole message; of a refused one, what the receiver expected. In the note of a
+    /// timed message's last piece, in the end, the nanoseconds that the receiver needed for it.
     pub count: &'a AtomicU64,
     pub dtype: &'a AtomicU32,
-    /// What the receiver says of a message whose first piece this is: 0, [`REJECTED`] or [`DECLINED`].
+    /// 0 or [`TIMED`]; what the receiver says of a message whose first piece this is: [`REJECTED`] or [`DECLINED`].
     pub verdict: &'a AtomicU32,
-    /// Where the whole message lies, as in [`Map::buffer`]; 0 if the payload is a piece of it.
+    /// Where the whole message lies, as in [`Map::buffer`], until the offer is taken or taken back; 0 if the payload is
+    /// a piece of it.
     pub whole: &'a AtomicU64,
     start: *mut u8,
 }
@@ -270,6 +272,8 @@ pub(super) struct NoteWords<'a> {
 pub(super) const REJECTED: u32 = 1;
 /// The receiver could not read the message where it was.
 pub(super) const DECLINED: u32 = 2;
+/// The sender wants to know how long the receiver needs for the message.
+pub(super) const TIMED: u32 = 3;
 
 impl NoteWords<'_> {
     /// Where a message of so many bytes lies, at most [`Map::note_bytes`]: with the words if there is room.
@@ -551,6 +555,11 @@ impl Word for AtomicU64 {
     #[inline(always)]
     fn store(&self, value: u64, order: Ordering) {
         AtomicU64::store(self, value, order);
+    }
+
+    #[inline(always)]
+    fn replace(&self, current: u64, new: u64, order: Ordering) -> bool {
+        AtomicU64::compare_exchange(self, current, new, order, Ordering::Relaxed).is_ok()
     }
 }
 

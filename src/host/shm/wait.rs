@@ -36,6 +36,14 @@ const FIRST_LOOKS: u32 = 512;
 /// disturb its writing; where the cache line takes its time, a pause is a good part of that.
 const EAGER: std::ops::Range<u32> = 2..480;
 
+/// What passes after one of the first looks.
+#[inline(always)]
+pub(super) fn pause_after(look: u32) {
+    if !EAGER.contains(&look) {
+        std::hint::spin_loop();
+    }
+}
+
 /// States of the published failure.
 const NONE: u32 = 0;
 const WRITING: u32 = 1;
@@ -205,9 +213,7 @@ impl ShmEngine {
         // A peer that is about as far as this rank is there before a clock could be read.
         if self.spins.load(Relaxed) {
             for look in 0..FIRST_LOOKS {
-                if !EAGER.contains(&look) {
-                    std::hint::spin_loop();
-                }
+                pause_after(look);
                 if ready() {
                     return Ok(());
                 }
