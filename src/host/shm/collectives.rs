@@ -388,28 +388,21 @@ impl ShmEngine {
         match op.kind {
             OpKind::AllReduce if self.both_reduce(op) => {
                 let reducer = self.reducer(op, parity)?;
-                self.pipeline(
-                    steps,
-                    Peers::All,
-                    Peers::All,
-                    wait,
-                    put_whole,
-                    |step, p| {
-                        let (start, len) = span(step);
-                        let sources = Sources::new(ranks, |from| {
-                            if from == rank {
-                                send.wrapping_add(start)
-                            } else {
-                                self.map.inbound(from, p)
-                            }
-                        });
-                        let to = Target::one(offset(recv, start), stream);
-                        // SAFETY: the peer has posted this step and leaves it until it is consumed; the caller
-                        // promised `bytes` bytes at `send` and `recv`, which are the same or apart, and this
-                        // rank has put what lies here of `send` before.
-                        unsafe { reducer.fold(to, &sources, len) };
-                    },
-                )?;
+                self.pipeline(steps, Peers::All, Peers::All, wait, put_whole, |step, p| {
+                    let (start, len) = span(step);
+                    let sources = Sources::new(ranks, |from| {
+                        if from == rank {
+                            send.wrapping_add(start)
+                        } else {
+                            self.map.inbound(from, p)
+                        }
+                    });
+                    let to = Target::one(offset(recv, start), stream);
+                    // SAFETY: the peer has posted this step and leaves it until it is consumed; the caller
+                    // promised `bytes` bytes at `send` and `recv`, which are the same or apart, and this
+                    // rank has put what lies here of `send` before.
+                    unsafe { reducer.fold(to, &sources, len) };
+                })?;
             }
             OpKind::AllReduce | OpKind::Reduce => {
                 let receivers = if op.kind == OpKind::Reduce {

@@ -1,7 +1,7 @@
 //! The engine with threads and with processes as ranks.
 
 use super::direct::{Trial, Ways};
-use super::layout::Fact;
+use super::layout::{CHANNEL_DEPTH, Fact};
 use super::*;
 use crate::config::SingleCopy;
 use crate::error::Code;
@@ -530,12 +530,18 @@ fn both_ways_are_tried_and_one_is_chosen_for_a_while() {
     ];
     let mut trial = Trial::default();
     for (number, ((segment, copies), chosen, until)) in rounds.into_iter().enumerate() {
-        let trials = if number == 0 { 8 } else { 4 };
+        let trials = if number == 0 { 12 } else { 4 };
         for operation in 0..until {
             let (single_copy, timed) = trial.next();
             if operation < trials {
-                assert_eq!(single_copy, operation % 2 == 1, "{number}: {operation}");
-                assert_eq!(timed, number > 0 || operation >= 2, "{number}: {operation}");
+                // Two of each way in turns, of which the second is timed.
+                assert_eq!(single_copy, operation % 4 >= 2, "{number}: {operation}");
+                let settled = number > 0 || operation >= 4;
+                assert_eq!(
+                    timed,
+                    settled && operation % 2 == 1,
+                    "{number}: {operation}"
+                );
                 // Only the least of a way counts.
                 let least = if single_copy { copies } else { segment };
                 if timed {
@@ -570,8 +576,139 @@ fn both_ways_are_tried_and_one_is_chosen_for_a_while() {
     let ways = world.ways();
     assert!(ways.iter().all(|of| *of == ways[0]), "{ways:?}");
     assert_eq!(ways[0].pieces + ways[0].copies, 30);
-    assert!(ways[0].pieces >= 4 && ways[0].copies >= 4, "{ways:?}");
-    assert!(ways[0].pieces == 4 || ways[0].copies == 4, "{ways:?}");
+    assert!(ways[0].pieces >= 6 && ways[0].copies >= 6, "{ways:?}");
+    assert!(ways[0].pieces == 6 || ways[0].copies == 6, "{ways:?}");
+}
+
+/// Ranks of two processes that choose how their messages go.
+fn choosing_world() -> World {
+    World::tuned(Through::Kernel, 2, |rank| Tuning {
+        single_copy: SingleCopy::Auto,
+        ..Through::Kernel.tuning(rank)
+    })
+}
+
+/// Sends so many messages from rank 0 to rank 1, alone or in groups of so many.
+fn send_messages(world: &World, messages: usize, together: usize, bytes: usize) {
+    world.each(|engine| {
+        let (kind, peer) = match engine.rank {
+            0 => (OpKind::Send, 1),
+            _ => (OpKind::Recv, 0),
+        };
+        for round in 0..messages / together {
+            let content = |n: usize| pattern(0, 1, round * together + n, bytes);
+            let mut buffers: Vec<Buffer> = (0..together)
+                .map(|n| match kind {
+                    OpKind::Send => Buffer::of(&content(n)),
+                    _ => Buffer::new(bytes),
+                })
+                .collect();
+            let ops: Vec<_> = buffers
+                .iter_mut()
+                .map(|b| transfer(kind, peer, b))
+                .collect();
+            match &ops[..] {
+                [one] => run(engine, one).unwrap(),
+                many => group(engine, many).unwrap(),
+            }
+            for (n, buffer) in buffers.iter().enumerate() {
+                assert!(buffer.get() == content(n), "message {n} of round {round}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_sender_tries_both_ways_of_its_messages_and_stays_with_one() {
+    for bytes in [5000, 200_000] {
+        let world = choosing_world();
+        send_messages(&world, 40, 1, bytes);
+        // Two turns of each way and one that is not timed, then one for all.
+        let whole = ways(&world.0[1]).messages;
+        assert!(
+            whole == 6 || whole == 6 + 28,
+            "{bytes}: {whole} were read whole"
+        );
+        // Those of groups are tried apart: of a group one at most is timed at a time.
+        send_messages(&world, 40 * 20, 20, bytes);
+        let more = ways(&world.0[1]).messages - whole;
+        assert!(
+            (6..=800 - 6).contains(&more),
+            "{bytes}: {more} were read whole"
+        );
+        assert_eq!(ways(&world.0[1]).declined, 0);
+    }
+}
+
+#[test]
+fn what_a_timed_message_has_cost_decides() {
+    let world = choosing_world();
+    let (engine, buffer) = (&world.0[0], [0u8; 5000]);
+    for (lone, whole_is_better) in [(true, true), (false, false)] {
+        let offer = || engine.offer(1, buffer.as_ptr(), buffer.len(), lone);
+        let mut timed = Vec::new();
+        for _ in 0..12 {
+            let (word, tried) = offer();
+            if let Some(tried) = tried {
+                // Until it is known what it has cost, the others aren't tried.
+                assert!(offer().1.is_none() && offer().1.is_none());
+                let cost = if (word != 0) == whole_is_better {
+                    10
+                } else {
+                    20
+                };
+                engine.learn_trial(tried, Some(cost));
+                timed.push(word != 0);
+            }
+        }
+        assert_eq!(timed, [false, true, false, true]);
+        for _ in 0..100 {
+            let (word, tried) = offer();
+            assert!(tried.is_none());
+            assert_eq!(word != 0, whole_is_better);
+        }
+    }
+}
+
+#[test]
+fn two_ranks_that_send_before_they_receive_do_not_block_each_other() {
+    let piece = World::new(2).0[0].map.piece_bytes();
+    for through in [
+        Through::Kernel,
+        Through::Segment,
+        Through::Heap,
+        Through::Pointers,
+    ] {
+        let world = World::through(through, 2);
+        for bytes in [
+            1,
+            24,
+            25,
+            1024,
+            5000,
+            3 * piece + 1,
+            CHANNEL_DEPTH as usize * piece,
+        ] {
+            world.each(|engine| {
+                let peer = 1 - engine.rank;
+                for round in 0..3 {
+                    let content = |from: usize, to: usize| pattern(from, to, round, bytes);
+                    let mut send = Buffer::of(&content(engine.rank, peer));
+                    let mut recv = Buffer::new(bytes);
+                    let wait = Until::after(Duration::from_secs(20));
+                    run_with(engine, &transfer(OpKind::Send, peer, &mut send), &wait).unwrap();
+                    // It was taken out of the caller's buffer.
+                    send = Buffer::new(bytes);
+                    run_with(engine, &transfer(OpKind::Recv, peer, &mut recv), &wait).unwrap();
+                    assert!(
+                        recv.get() == content(peer, engine.rank),
+                        "{through:?}: {bytes}"
+                    );
+                    drop(send);
+                }
+            });
+        }
+    }
 }
 
 #[test]
