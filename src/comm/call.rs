@@ -25,29 +25,31 @@ unsafe fn rarely(handle: Handle, call: Call) -> i32 {
 }
 
 unsafe fn rarely_unguarded(handle: Handle, call: Call) -> i32 {
-    let comm = match table::get(handle) {
-        Ok(comm) => comm,
-        Err(error) => {
-            let error = error.context(call.kind.name());
-            // Inside a group the end has to know too.
-            group::note_error(&error);
-            last::record(&error);
-            return error.code() as i32;
-        }
+    let refuse = |error: Error| {
+        let error = error.context(call.kind.name());
+        // Inside a group the end has to know too.
+        group::note_error(&error);
+        last::record(&error);
+        error.code() as i32
     };
+    if let Err(error) = table::check(handle) {
+        return refuse(error);
+    }
     let target = &place(handle).target;
     if group::is_open() {
         // SAFETY: the caller's promise about the buffers.
         return unsafe { group::add(handle, target, call) };
     }
-    if rare::checking()
-        && let Err(error) = super::end::compare_calls(
-            &comm,
-            std::slice::from_ref(&call),
-            target.counts().collectives + 1,
-        )
-    {
-        return target.fail_call(&call, error);
+    if rare::checking() {
+        let comm = match table::get(handle) {
+            Ok(comm) => comm,
+            Err(error) => return refuse(error),
+        };
+        let calls = std::slice::from_ref(&call);
+        let number = target.counts().collectives + 1;
+        if let Err(error) = super::end::compare_calls(&comm, calls, number) {
+            return target.fail_call(&call, error);
+        }
     }
     // SAFETY: as above.
     unsafe { dispatch(target, &call) }

@@ -415,28 +415,29 @@ type Launch = (Handle, &'static Target, Batch);
 /// beside each other, since one thread may own several ranks of one.
 fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
     let mut batches: Vec<Launch> = Vec::new();
+    let mut room = queued.len();
     for (handle, target, op, call) in queued {
         let at = batches
             .iter()
             .position(|(h, ..)| *h == handle)
             .unwrap_or_else(|| {
-                batches.push((
-                    handle,
-                    target,
-                    Batch {
-                        ops: Vec::new(),
-                        texts: Vec::new(),
-                    },
-                ));
+                let batch = Batch {
+                    ops: Vec::with_capacity(room),
+                    texts: Vec::with_capacity(room),
+                };
+                batches.push((handle, target, batch));
                 batches.len() - 1
             });
+        room -= 1;
         batches[at].2.ops.push(op);
         batches[at].2.texts.push(call);
     }
     let run = |(handle, target, batch): Launch| {
         super::table::get(handle)?;
         let first = batch.texts[0];
-        let kinds: Vec<OpKind> = batch.texts.iter().map(|call| call.kind).collect();
+        let is_message = |call: &&Call| matches!(call.kind, OpKind::Send | OpKind::Recv);
+        let messages = batch.texts.iter().filter(is_message).count();
+        let collectives = batch.texts.len() - messages;
         // SAFETY: the promise of the callers of `add`, until the end returns or the streams have
         // passed the operations.
         unsafe { port::submit(target, batch) }.map_err(|error| {
@@ -446,9 +447,8 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
                 target.last_error(),
             )
         })?;
-        kinds
-            .into_iter()
-            .for_each(|kind| target.count_operation(kind));
+        (0..messages).for_each(|_| target.count_operation(OpKind::Send));
+        (0..collectives).for_each(|_| target.count_operation(OpKind::AllReduce));
         Ok(())
     };
     beside_each_other(batches, run)

@@ -27,6 +27,7 @@ use super::collectives::STREAM_FROM;
 use super::direct::Tried;
 use super::layout::{CHANNEL_DEPTH, DECLINED, REJECTED, TIMED};
 use super::protocol;
+use super::tiny::Short;
 use super::wait::{Waiter, pause_after};
 use crate::error::{Error, Result};
 use crate::host::kernels::{copy, fence};
@@ -125,6 +126,21 @@ impl Transfers {
         }
     }
 
+    /// A short message whose note was posted.
+    pub(super) fn posted(engine: &ShmEngine, short: &Short, message: u64, piece: u64) -> Transfers {
+        let bytes = short.count * short.dtype.size();
+        let mut transfers = Transfers::with_room(1);
+        let sent = Transfer {
+            done: bytes,
+            first: Some(piece),
+            message: Some(message),
+            last: Some(piece + 1),
+            ..Transfer::of(true, short.peer, short.buffer, short.count, short.dtype)
+        };
+        transfers.add(sent, &mut Vec::new(), engine.ranks);
+        transfers
+    }
+
     /// Adds one behind the others. `known` has the number of each way, once there is more than one.
     fn add(&mut self, transfer: Transfer, known: &mut Vec<u32>, ranks: usize) {
         let at = self.all.len() as u32;
@@ -220,33 +236,43 @@ impl Transfer {
         };
         let bytes = op.count * op.dtype.size();
         let piece = engine.map.piece_bytes();
+        let buffer = if sends { op.send.cast_mut() } else { op.recv };
         let pieces =
             (WINDOW.min(WINDOWS / together) / piece).clamp(1, bytes.div_ceil(piece).max(1));
         Transfer {
             open: sends && !on_device && engine.may_offer(bytes),
-            whole: 0,
-            taken_back: None,
-            timing: None,
-            over: false,
-            way: NONE,
-            next: NONE,
-            sends,
-            peer: op.root as usize,
-            buffer: if sends { op.send.cast_mut() } else { op.recv },
             window: on_device.then(|| Window {
                 memory: vec![MaybeUninit::uninit(); pieces * piece],
                 start: 0,
                 len: 0,
             }),
-            count: op.count,
-            dtype: op.dtype,
-            bytes,
+            ..Transfer::of(sends, op.root as usize, buffer, op.count, op.dtype)
+        }
+    }
+
+    /// One in host memory that has not begun.
+    fn of(sends: bool, peer: usize, buffer: *mut u8, count: usize, dtype: DataType) -> Transfer {
+        Transfer {
+            sends,
+            peer,
+            buffer,
+            window: None,
+            count,
+            dtype,
+            bytes: count * dtype.size(),
             done: 0,
             begun: false,
             since: None,
             first: None,
             message: None,
             last: None,
+            open: false,
+            whole: 0,
+            taken_back: None,
+            timing: None,
+            over: false,
+            way: NONE,
+            next: NONE,
         }
     }
 }
@@ -301,6 +327,11 @@ impl ShmEngine {
         ops: &[&HostOp],
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
+        if ops.iter().all(|op| op.root as usize != self.rank) {
+            let mut transfers = Transfers::new(self, ops);
+            // SAFETY: handed down from the caller.
+            return unsafe { self.transfer_all(&mut transfers, false, wait) };
+        }
         let (own, others): (Vec<&HostOp>, Vec<&HostOp>) =
             ops.iter().partition(|op| op.root as usize == self.rank);
         let own = own_transfers(self.rank, &own, |on_device, to, from, bytes| {
@@ -317,7 +348,7 @@ impl ShmEngine {
     ///
     /// # Safety
     /// As [`Engine::run`](crate::host::engine::Engine::run).
-    unsafe fn transfer_all(
+    pub(super) unsafe fn transfer_all(
         &self,
         transfers: &mut Transfers,
         lone: bool,
@@ -692,7 +723,7 @@ impl ShmEngine {
     }
 
     /// Whether a peer has posted a message that this rank has not taken.
-    fn has_unreceived(&self) -> bool {
+    pub(super) fn has_unreceived(&self) -> bool {
         (0..self.ranks)
             .filter(|&peer| peer != self.rank)
             .any(|peer| {

@@ -1,75 +1,258 @@
-//! The shortest way: an all-reduce whose data travels in the lines of the headers.
+//! The shortest ways: collectives whose data travels in the lines of the headers, and messages in their notes.
 //!
-//! It is the same collective as in `collectives`, and meets ranks that take the long way to it: only what
-//! this rank knows already is left out, such as what its arguments can't be.
+//! They are the same as in `collectives` and `p2p`, and meet ranks that take the long way to them: only what this rank
+//! knows already is left out, such as what its arguments can't be.
 
 use super::ShmEngine;
-use super::layout::LINE_PAYLOAD;
+use super::layout::{LINE_PAYLOAD, MAX_MESSAGING_RANKS, REJECTED};
+use super::p2p::Transfers;
+use super::wait::pause_after;
 use crate::error::Result;
-use crate::host::check::{Fingerprint, Staging};
+use crate::host::check::{Fingerprint, Staging, reduces};
 use crate::host::engine::Engine;
-use crate::host::kernels::{Folding, Target, copy_few};
+use crate::host::kernels::{Folding, Target, copy, copy_few};
 use crate::host::local::Sources;
 use crate::host::op::WaitPolicy;
-use crate::types::{DataType, RedOp};
+use crate::types::{DataType, OpKind, RedOp};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// The largest all-reduce that can be tiny, in bytes.
+/// The most bytes that a rank of a tiny collective shows the others.
 pub(crate) const MOST_TINY: usize = LINE_PAYLOAD;
 
-/// An all-reduce of at most [`MOST_TINY`] bytes of the host's memory.
+/// An AllReduce, ReduceScatter, AllGather, AllToAll or Broadcast in the host's memory.
+#[derive(Clone, Copy)]
 pub(crate) struct Tiny {
+    pub kind: OpKind,
     pub send: *const u8,
     pub recv: *mut u8,
     pub count: usize,
     pub dtype: DataType,
     pub op: RedOp,
+    pub root: usize,
+}
+
+/// A message in the host's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Short {
+    pub buffer: *mut u8,
+    pub count: usize,
+    pub dtype: DataType,
+    pub peer: usize,
+}
+
+/// A copy that in place is none.
+///
+/// # Safety
+/// The ranges are the same or apart, and valid for so many bytes.
+#[inline(always)]
+unsafe fn keep_few(to: *mut u8, from: *const u8, bytes: usize) {
+    if !std::ptr::eq(to, from) {
+        // SAFETY: handed down from the caller.
+        unsafe { copy_few(to, from, bytes) }
+    }
 }
 
 impl ShmEngine {
-    /// Whether this engine has such a way, and for this operation; then also how it is reduced.
+    /// What a rank of a tiny collective shows the others, in bytes.
     #[inline(always)]
-    pub(crate) fn takes_tiny(&self, tiny: &Tiny) -> Option<Folding> {
+    fn tiny_frame(&self, tiny: &Tiny) -> usize {
         let bytes = tiny.count * tiny.dtype.size();
-        if self.ranks == 1 || bytes > MOST_TINY.min(self.tuning.one_exchange) {
+        match tiny.kind {
+            OpKind::ReduceScatter | OpKind::AllToAll => bytes * self.ranks,
+            _ => bytes,
+        }
+    }
+
+    /// Whether this engine has such a way, and for this operation; then also how it is reduced, if it is.
+    #[inline(always)]
+    pub(crate) fn takes_tiny(&self, tiny: &Tiny) -> Option<Option<Folding>> {
+        let most = MOST_TINY.min(self.tuning.one_exchange);
+        if self.ranks == 1 || self.tiny_frame(tiny) > most || tiny.root >= self.ranks {
             return None;
         }
-        self.folds.get(tiny.dtype, tiny.op)
+        match reduces(tiny.kind) {
+            true => self.folds.get(tiny.dtype, tiny.op).map(Some),
+            false => Some(None),
+        }
     }
 
     /// Runs an operation to its end.
     ///
     /// # Safety
-    /// As [`Engine::run`]; [`ShmEngine::takes_tiny`] has given the `folding` for this operation.
+    /// As [`Engine::run`]; [`ShmEngine::takes_tiny`] has given the `folding` for this operation, which is not empty.
     #[inline(always)]
     pub(crate) unsafe fn run_tiny(
         &self,
         tiny: &Tiny,
-        folding: Folding,
+        folding: Option<Folding>,
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
         self.published_failure()?;
         let bytes = tiny.count * tiny.dtype.size();
+        let frame = self.tiny_frame(tiny);
+        let (rank, ranks) = (self.rank, self.ranks);
         let (sequence, parity) = self.begin();
-        let stage = |rank| self.map.stage(rank, parity, bytes);
-        // SAFETY: the caller promised `bytes` bytes at `send`; the stage has room for them, and no peer
-        // reads it, as all have entered the previous exchange.
-        unsafe { copy_few(stage(self.rank), tiny.send, bytes) };
-        let print = Fingerprint::of_all_reduce(tiny.dtype, tiny.op, tiny.count);
+        let stage = |rank| self.map.stage(rank, parity, frame);
+        let is_root = tiny.kind != OpKind::Broadcast || rank == tiny.root;
+        if is_root {
+            // SAFETY: the caller promised `frame` bytes at `send`; the stage has room for them, and no peer
+            // reads it, as all have entered the previous exchange.
+            unsafe { copy_few(stage(rank), tiny.send, frame) };
+        }
+        let print = Fingerprint::of_right(tiny.kind, tiny.dtype, tiny.op, tiny.root, tiny.count);
         let met = self.exchange(sequence, print, Staging::NONE, wait);
         if let Err(error) = met {
             return self.departed(Err(error));
         }
-        // SAFETY: after the exchange every stage holds `bytes` bytes and stays as it is until the next
-        // exchange; the caller promised as many at `recv`; the fold is that of the data type.
+        // What was just written to the stage, and is read by others, is slow to read.
+        let part = |from: usize, at: usize| match from == rank {
+            true => tiny.send.wrapping_add(at),
+            false => stage(from).wrapping_add(at).cast_const(),
+        };
+        // SAFETY: after the exchange every stage holds `frame` bytes and stays as it is until the next
+        // exchange, as does the caller's buffer where it is not overwritten in place; the caller promised at `recv` what
+        // the kind has there; the fold is that of the data type.
         unsafe {
-            if self.ranks == 2 {
-                (folding.pair)(tiny.recv, stage(0), stage(1), tiny.count);
-            } else {
-                let sources = Sources::new(self.ranks, |rank| stage(rank).cast_const());
-                let to = Target::one(tiny.recv, false);
-                (folding.fold)(to, sources.as_slice(), &[], self.ranks, tiny.count);
+            match (tiny.kind, folding) {
+                (_, Some(folding)) => {
+                    let at = match tiny.kind {
+                        OpKind::ReduceScatter => rank * bytes,
+                        _ => 0,
+                    };
+                    if ranks == 2 {
+                        (folding.pair)(tiny.recv, part(0, at), part(1, at), tiny.count);
+                    } else {
+                        let sources = Sources::new(ranks, |from| part(from, at));
+                        let to = Target::one(tiny.recv, false);
+                        (folding.fold)(to, sources.as_slice(), &[], ranks, tiny.count);
+                    }
+                }
+                (OpKind::Broadcast, _) => keep_few(tiny.recv, part(tiny.root, 0), bytes),
+                (kind, _) => {
+                    let at = match kind {
+                        OpKind::AllToAll => rank * bytes,
+                        _ => 0,
+                    };
+                    for from in 0..ranks {
+                        keep_few(tiny.recv.wrapping_add(from * bytes), part(from, at), bytes);
+                    }
+                }
             }
         }
         Ok(())
+    }
+
+    /// Whether there is a short way for a message.
+    #[inline(always)]
+    fn takes_short(&self, short: &Short) -> bool {
+        let bytes = short.count * short.dtype.size();
+        bytes <= self.map.note_bytes().min(self.tuning.whole_message_from)
+            && short.peer < self.ranks
+            && short.peer != self.rank
+            && self.ranks <= MAX_MESSAGING_RANKS
+            && self.published_failure().is_ok()
+    }
+
+    /// Sends a message that lies in its note. `None`: it has not begun.
+    ///
+    /// # Safety
+    /// As [`Engine::run`].
+    #[inline(always)]
+    pub(crate) unsafe fn send_short(
+        &self,
+        short: &Short,
+        begins: impl FnOnce(),
+        wait: &dyn WaitPolicy,
+    ) -> Option<Result<()>> {
+        let (rank, peer) = (self.rank, short.peer);
+        if !self.takes_short(short) {
+            return None;
+        }
+        let taken = self.map.taken(rank, peer);
+        let piece = self.posted[peer].load(Relaxed);
+        if piece - taken.load(Acquire) >= self.map.notes() {
+            return None;
+        }
+        begins();
+        let bytes = short.count * short.dtype.size();
+        let message = self.messages[peer].load(Relaxed) + 1;
+        self.messages[peer].store(message, Relaxed);
+        let note = self.map.note(rank, peer, piece);
+        note.message.store(message, Relaxed);
+        note.count.store(short.count as u64, Relaxed);
+        note.dtype.store(short.dtype as u32, Relaxed);
+        note.verdict.store(0, Relaxed);
+        note.whole.store(0, Relaxed);
+        // SAFETY: the caller promised so many bytes; the note has room for them, and the receiver has taken what was
+        // in it.
+        unsafe { self.copy_note(note.payload(bytes), short.buffer, bytes) };
+        self.posted[peer].store(piece + 1, Relaxed);
+        note.number.store(piece + 1, Release);
+        self.ring();
+        for look in 0..self.first_looks() {
+            let now = taken.load(Acquire);
+            if now > piece && note.verdict.load(Relaxed) != REJECTED {
+                return Some(Ok(()));
+            }
+            if now > piece || self.has_unreceived() {
+                break;
+            }
+            pause_after(look);
+        }
+        let mut transfers = Transfers::posted(self, short, message, piece);
+        // SAFETY: handed down from the caller.
+        let result = unsafe { self.transfer_all(&mut transfers, true, wait) };
+        Some(self.departed(result))
+    }
+
+    /// Receives a message that lies in its note and is there, or comes soon. `None`: it has not begun.
+    ///
+    /// # Safety
+    /// As [`Engine::run`].
+    #[inline(always)]
+    pub(crate) unsafe fn receive_short(&self, short: &Short) -> Option<()> {
+        let (rank, peer) = (self.rank, short.peer);
+        if !self.takes_short(short) {
+            return None;
+        }
+        let taken = self.map.taken(peer, rank);
+        let next = taken.load(Relaxed);
+        let note = self.map.note(peer, rank, next);
+        let mut look = 0;
+        while note.number.load(Acquire) != next + 1 {
+            if look == self.first_looks() {
+                return None;
+            }
+            pause_after(look);
+            look += 1;
+        }
+        let sent = (note.count.load(Relaxed), note.dtype.load(Relaxed));
+        let dropped = self.dropped[peer].load(Relaxed);
+        let usual = sent == (short.count as u64, short.dtype as u32)
+            && note.message.load(Relaxed) > dropped
+            && note.whole.load(Relaxed) == 0;
+        if !usual {
+            return None;
+        }
+        let bytes = short.count * short.dtype.size();
+        // SAFETY: the sender has posted so many bytes and leaves them until they are taken; the caller promised room.
+        unsafe { self.copy_note(short.buffer, note.payload(bytes), bytes) };
+        taken.store(next + 1, Release);
+        self.ring();
+        Some(())
+    }
+
+    /// # Safety
+    /// As [`copy`].
+    #[inline(always)]
+    unsafe fn copy_note(&self, to: *mut u8, from: *const u8, bytes: usize) {
+        // SAFETY: handed down from the caller.
+        unsafe {
+            if bytes <= LINE_PAYLOAD {
+                copy_few(to, from, bytes);
+            } else {
+                copy(to, from, bytes, false);
+            }
+        }
     }
 }
