@@ -666,6 +666,15 @@ impl Target {
         self.count(kind, -1);
     }
 
+    /// Counts so many collectives and messages.
+    pub(crate) fn count_launched(&self, collectives: usize, messages: usize) {
+        let now = self.counts();
+        self.set_counts(Issued {
+            collectives: now.collectives.wrapping_add(collectives as u64),
+            messages: now.messages.wrapping_add(messages as u32),
+        });
+    }
+
     #[inline(always)]
     fn count(&self, kind: OpKind, by: i32) {
         match kind {

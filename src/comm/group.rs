@@ -18,6 +18,9 @@ use crate::vendor::port as native;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Operations of a group for which there is room without moving them.
+const USUAL: usize = 16;
+
 /// What one thread's open group holds.
 #[derive(Default)]
 struct Group {
@@ -28,7 +31,8 @@ struct Group {
     /// The communicators in those groups.
     members: Vec<Member>,
     poisoned: bool,
-    queued: Vec<(Handle, &'static Target, HostOp, Call)>,
+    /// The host tier's operations, by communicator.
+    queued: Vec<Launch>,
     /// Calls on vendors whose groups are kept here.
     kept: Vec<(Handle, &'static Target, Call)>,
     pending: Vec<Pending>,
@@ -117,6 +121,25 @@ impl Group {
         let vector = copies.each_ref().map(|copy| copy.as_ptr());
         self.arrays.push(copies);
         Call { vector, ..*call }
+    }
+
+    /// Adds an operation of the host tier to those of its communicator.
+    fn queue(&mut self, handle: Handle, target: &'static Target, op: HostOp, call: Call) {
+        let of_it = |(h, ..): &Launch| *h == handle;
+        let at = match self.queued.iter().rposition(of_it) {
+            Some(at) => at,
+            None => {
+                let batch = Batch {
+                    ops: Vec::with_capacity(USUAL),
+                    texts: Vec::with_capacity(USUAL),
+                };
+                self.queued.push((handle, target, batch));
+                self.queued.len() - 1
+            }
+        };
+        let batch = &mut self.queued[at].2;
+        batch.ops.push(op);
+        batch.texts.push(call);
     }
 
     fn fail(&mut self, error: &Error) {
@@ -233,7 +256,7 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
         let Some(library) = target.native.attached() else {
             // SAFETY: the caller's promise.
             let op = unsafe { port::prepare(target, &call)? };
-            group.queued.push((handle, target, op, call));
+            group.queue(handle, target, op, call);
             return Ok(0);
         };
         let keeps = target.native.keeps_groups();
@@ -413,25 +436,7 @@ type Launch = (Handle, &'static Target, Batch);
 
 /// Launches the host tier's operations: those of one communicator together, the communicators
 /// beside each other, since one thread may own several ranks of one.
-fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
-    let mut batches: Vec<Launch> = Vec::new();
-    let mut room = queued.len();
-    for (handle, target, op, call) in queued {
-        let at = batches
-            .iter()
-            .position(|(h, ..)| *h == handle)
-            .unwrap_or_else(|| {
-                let batch = Batch {
-                    ops: Vec::with_capacity(room),
-                    texts: Vec::with_capacity(room),
-                };
-                batches.push((handle, target, batch));
-                batches.len() - 1
-            });
-        room -= 1;
-        batches[at].2.ops.push(op);
-        batches[at].2.texts.push(call);
-    }
+fn launch(queued: Vec<Launch>) -> Result<()> {
     let run = |(handle, target, batch): Launch| {
         super::table::get(handle)?;
         let first = batch.texts[0];
@@ -447,11 +452,10 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
                 target.last_error(),
             )
         })?;
-        (0..messages).for_each(|_| target.count_operation(OpKind::Send));
-        (0..collectives).for_each(|_| target.count_operation(OpKind::AllReduce));
+        target.count_launched(collectives, messages);
         Ok(())
     };
-    beside_each_other(batches, run)
+    beside_each_other(queued, run)
 }
 
 /// Runs work of several communicators, each on a thread of its own, with the caller's device.

@@ -33,7 +33,7 @@ pub(super) const CHANNEL_DEPTH: u64 = 4;
 /// Notes of a channel: one for each piece, in which a short message lies itself. With more ranks than this there
 /// are fewer and shorter ones, as there is a channel for each two.
 const FEW_RANKS: usize = 8;
-const NOTES: usize = 16;
+const NOTES: usize = 32;
 const NOTES_OF_MANY: usize = CHANNEL_DEPTH as usize;
 /// Payload of a note behind its first cache line, and in it.
 const NOTE_PAYLOAD: usize = 1 << 10;
@@ -276,6 +276,12 @@ pub(super) const DECLINED: u32 = 2;
 pub(super) const TIMED: u32 = 3;
 
 impl NoteWords<'_> {
+    /// The line in which its words lie.
+    #[inline]
+    pub(super) fn line(&self) -> *const u8 {
+        self.start
+    }
+
     /// Where a message of so many bytes lies, at most [`Map::note_bytes`]: with the words if there is room.
     #[inline]
     pub(super) fn payload(&self, bytes: usize) -> *mut u8 {

@@ -27,7 +27,6 @@ use super::collectives::STREAM_FROM;
 use super::direct::Tried;
 use super::layout::{CHANNEL_DEPTH, DECLINED, REJECTED, TIMED};
 use super::protocol;
-use super::tiny::Short;
 use super::wait::{Waiter, pause_after};
 use crate::error::{Error, Result};
 use crate::host::kernels::{copy, fence};
@@ -126,18 +125,28 @@ impl Transfers {
         }
     }
 
-    /// A short message whose note was posted.
-    pub(super) fn posted(engine: &ShmEngine, short: &Short, message: u64, piece: u64) -> Transfers {
-        let bytes = short.count * short.dtype.size();
-        let mut transfers = Transfers::with_room(1);
-        let sent = Transfer {
-            done: bytes,
-            first: Some(piece),
-            message: Some(message),
-            last: Some(piece + 1),
-            ..Transfer::of(true, short.peer, short.buffer, short.count, short.dtype)
-        };
-        transfers.add(sent, &mut Vec::new(), engine.ranks);
+    /// Short sends, of which so many first ones are posted in their notes, from that message and piece on.
+    pub(super) fn posted(
+        engine: &ShmEngine,
+        ops: &[&HostOp],
+        posted: usize,
+        message: u64,
+        piece: u64,
+    ) -> Transfers {
+        let mut transfers = Transfers::new(engine, ops);
+        for (n, transfer) in transfers.all.iter_mut().enumerate().take(posted) {
+            let n = n as u64;
+            transfer.done = transfer.bytes;
+            transfer.first = Some(piece + n);
+            transfer.message = Some(message + n);
+            transfer.last = Some(piece + n + 1);
+        }
+        if let [way] = &mut transfers.ways[..] {
+            way.to_post = u32::try_from(posted).unwrap_or(NONE);
+            if posted == ops.len() {
+                way.to_post = NONE;
+            }
+        }
         transfers
     }
 
@@ -327,6 +336,10 @@ impl ShmEngine {
         ops: &[&HostOp],
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
+        if self.is_short_run(ops) {
+            // SAFETY: handed down from the caller.
+            return unsafe { self.run_short(ops, wait) };
+        }
         if ops.iter().all(|op| op.root as usize != self.rank) {
             let mut transfers = Transfers::new(self, ops);
             // SAFETY: handed down from the caller.

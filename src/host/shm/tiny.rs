@@ -4,16 +4,16 @@
 //! knows already is left out, such as what its arguments can't be.
 
 use super::ShmEngine;
-use super::layout::{LINE_PAYLOAD, MAX_MESSAGING_RANKS, REJECTED};
+use super::layout::{LINE_PAYLOAD, MAX_MESSAGING_RANKS, NoteWords, REJECTED};
 use super::p2p::Transfers;
 use super::wait::pause_after;
 use crate::error::Result;
 use crate::host::check::{Fingerprint, Staging, reduces};
 use crate::host::engine::Engine;
-use crate::host::kernels::{Folding, Target, copy, copy_few};
+use crate::host::kernels::{Folding, Target, copy, copy_few, prefetch};
 use crate::host::local::Sources;
-use crate::host::op::WaitPolicy;
-use crate::types::{DataType, OpKind, RedOp};
+use crate::host::op::{HostOp, OnDevice, WaitPolicy};
+use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// The most bytes that a rank of a tiny collective shows the others.
@@ -39,6 +39,13 @@ pub(crate) struct Short {
     pub dtype: DataType,
     pub peer: usize,
 }
+
+/// Messages that a receiver takes before it says so, if the next one is there: the sender reads the word that says it only
+/// when it has no note left.
+const TAKEN_TOGETHER: u64 = 8;
+
+/// How far ahead a receiver asks for the line of a note.
+const NOTES_AHEAD: u64 = 4;
 
 /// A copy that in place is none.
 ///
@@ -174,18 +181,11 @@ impl ShmEngine {
             return None;
         }
         begins();
-        let bytes = short.count * short.dtype.size();
         let message = self.messages[peer].load(Relaxed) + 1;
         self.messages[peer].store(message, Relaxed);
         let note = self.map.note(rank, peer, piece);
-        note.message.store(message, Relaxed);
-        note.count.store(short.count as u64, Relaxed);
-        note.dtype.store(short.dtype as u32, Relaxed);
-        note.verdict.store(0, Relaxed);
-        note.whole.store(0, Relaxed);
-        // SAFETY: the caller promised so many bytes; the note has room for them, and the receiver has taken what was
-        // in it.
-        unsafe { self.copy_note(note.payload(bytes), short.buffer, bytes) };
+        // SAFETY: handed down from the caller; there is room, as the receiver has taken what was in the note.
+        unsafe { self.fill_note(&note, short.buffer, short.count, short.dtype, message) };
         self.posted[peer].store(piece + 1, Relaxed);
         note.number.store(piece + 1, Release);
         self.ring();
@@ -199,7 +199,18 @@ impl ShmEngine {
             }
             pause_after(look);
         }
-        let mut transfers = Transfers::posted(self, short, message, piece);
+        let op = HostOp {
+            kind: OpKind::Send,
+            send: short.buffer,
+            recv: std::ptr::null_mut(),
+            count: short.count,
+            dtype: short.dtype,
+            reduction: Reduction::Builtin(RedOp::Sum),
+            root: peer as u32,
+            vector: None,
+            on_device: OnDevice::default(),
+        };
+        let mut transfers = Transfers::posted(self, &[&op], 1, message, piece);
         // SAFETY: handed down from the caller.
         let result = unsafe { self.transfer_all(&mut transfers, true, wait) };
         Some(self.departed(result))
@@ -226,33 +237,198 @@ impl ShmEngine {
             pause_after(look);
             look += 1;
         }
-        let sent = (note.count.load(Relaxed), note.dtype.load(Relaxed));
         let dropped = self.dropped[peer].load(Relaxed);
-        let usual = sent == (short.count as u64, short.dtype as u32)
-            && note.message.load(Relaxed) > dropped
-            && note.whole.load(Relaxed) == 0;
-        if !usual {
+        if !is_usual(&note, short.count, short.dtype, dropped) {
             return None;
         }
         let bytes = short.count * short.dtype.size();
         // SAFETY: the sender has posted so many bytes and leaves them until they are taken; the caller promised room.
-        unsafe { self.copy_note(short.buffer, note.payload(bytes), bytes) };
+        unsafe { copy_note(short.buffer, note.payload(bytes), bytes) };
         taken.store(next + 1, Release);
         self.ring();
         Some(())
     }
 
+    /// Whether all of a group are short messages of one direction with one other rank.
+    pub(super) fn is_short_run(&self, ops: &[&HostOp]) -> bool {
+        let most = self.map.note_bytes().min(self.tuning.whole_message_from);
+        let (kind, peer) = (ops[0].kind, ops[0].root);
+        peer as usize != self.rank
+            && ops.iter().all(|op| {
+                let short = op.count * op.dtype.size() <= most && !op.on_device.any();
+                short && op.kind == kind && op.root == peer
+            })
+    }
+
+    /// Runs what [`ShmEngine::is_short_run`] has found, one after the other.
+    ///
     /// # Safety
-    /// As [`copy`].
-    #[inline(always)]
-    unsafe fn copy_note(&self, to: *mut u8, from: *const u8, bytes: usize) {
+    /// As [`Engine::run_group`].
+    pub(super) unsafe fn run_short(&self, ops: &[&HostOp], wait: &dyn WaitPolicy) -> Result<()> {
         // SAFETY: handed down from the caller.
-        unsafe {
-            if bytes <= LINE_PAYLOAD {
-                copy_few(to, from, bytes);
-            } else {
-                copy(to, from, bytes, false);
+        let rest = unsafe {
+            match ops[0].kind {
+                OpKind::Send => self.send_run(ops),
+                _ => self.receive_run(ops),
             }
+        };
+        match rest {
+            None => Ok(()),
+            // SAFETY: handed down from the caller.
+            Some(mut rest) => unsafe { self.transfer_all(&mut rest, false, wait) },
+        }
+    }
+
+    /// Posts all and looks whether they were taken. What is left where one was refused, or the receiver is not there:
+    /// from the first that may not have been taken on.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::run_short`].
+    unsafe fn send_run(&self, ops: &[&HostOp]) -> Option<Transfers> {
+        let (rank, peer) = (self.rank, ops[0].root as usize);
+        let taken = self.map.taken(rank, peer);
+        let (first, before) = (
+            self.posted[peer].load(Relaxed),
+            self.messages[peer].load(Relaxed),
+        );
+        // Pieces of this run that were posted, and those that are known to be right.
+        let (mut posted, mut right) = (first, first);
+        let mut known = taken.load(Acquire);
+        let total = first + ops.len() as u64;
+        let given_up = loop {
+            while posted < total && posted - known < self.map.notes() {
+                let n = posted - first;
+                let op = ops[n as usize];
+                let note = self.map.note(rank, peer, posted);
+                // SAFETY: handed down from the caller; there is room, as the receiver has taken what was in the note.
+                unsafe { self.fill_note(&note, op.send, op.count, op.dtype, before + 1 + n) };
+                posted += 1;
+                note.number.store(posted, Release);
+            }
+            self.ring();
+            let wanted = match posted == total {
+                true => total,
+                false => posted - self.map.notes() + 1,
+            };
+            let mut look = 0;
+            while known < wanted && look < self.first_looks() {
+                pause_after(look);
+                look += 1;
+                known = taken.load(Acquire);
+            }
+            let is_right = |piece| {
+                let note = self.map.note(rank, peer, piece);
+                note.verdict.load(Relaxed) != REJECTED
+            };
+            while right < known.min(posted) && is_right(right) {
+                right += 1;
+            }
+            if right == total {
+                break false;
+            }
+            if right < known.min(posted) || known < wanted {
+                break true;
+            }
+        };
+        self.posted[peer].store(posted, Relaxed);
+        self.messages[peer].store(before + (posted - first), Relaxed);
+        given_up.then(|| {
+            let at = (right - first) as usize;
+            let under_way = (posted - first) as usize;
+            Transfers::posted(
+                self,
+                &ops[at..],
+                under_way - at,
+                before + 1 + at as u64,
+                right,
+            )
+        })
+    }
+
+    /// Takes all that come soon. What is left, if there is any.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::run_short`].
+    unsafe fn receive_run(&self, ops: &[&HostOp]) -> Option<Transfers> {
+        let (rank, peer) = (self.rank, ops[0].root as usize);
+        let taken = self.map.taken(peer, rank);
+        let dropped = self.dropped[peer].load(Relaxed);
+        let mut published = taken.load(Relaxed);
+        let first = published;
+        let publish = |next: u64| {
+            taken.store(next, Release);
+            self.ring();
+            next
+        };
+        for (n, op) in ops.iter().enumerate() {
+            let next = first + n as u64;
+            let note = self.map.note(peer, rank, next);
+            let is_there = || note.number.load(Acquire) == next + 1;
+            if next - published == TAKEN_TOGETHER || next != published && !is_there() {
+                published = publish(next);
+            }
+            let mut look = 0;
+            while !is_there() && look < self.first_looks() {
+                pause_after(look);
+                look += 1;
+            }
+            if !is_there() || !is_usual(&note, op.count, op.dtype, dropped) {
+                publish(next);
+                return Some(Transfers::new(self, &ops[n..]));
+            }
+            prefetch(self.map.note(peer, rank, next + NOTES_AHEAD).line());
+            let bytes = op.count * op.dtype.size();
+            // SAFETY: the sender has posted so many bytes and leaves them until they are taken; the caller promised
+            // room.
+            unsafe { copy_note(op.recv, note.payload(bytes), bytes) };
+        }
+        publish(first + ops.len() as u64);
+        None
+    }
+
+    /// Writes a note but for its number.
+    ///
+    /// # Safety
+    /// So many elements are at `from`; the note has room for them, and the receiver has taken what was in it.
+    #[inline(always)]
+    unsafe fn fill_note(
+        &self,
+        note: &NoteWords<'_>,
+        from: *const u8,
+        count: usize,
+        dtype: DataType,
+        message: u64,
+    ) {
+        let bytes = count * dtype.size();
+        note.message.store(message, Relaxed);
+        note.count.store(count as u64, Relaxed);
+        note.dtype.store(dtype as u32, Relaxed);
+        note.verdict.store(0, Relaxed);
+        note.whole.store(0, Relaxed);
+        // SAFETY: handed down from the caller.
+        unsafe { copy_note(note.payload(bytes), from, bytes) };
+    }
+}
+
+/// Whether a note that is there is that of a message as the receiver expects it.
+#[inline(always)]
+fn is_usual(note: &NoteWords<'_>, count: usize, dtype: DataType, dropped: u64) -> bool {
+    let sent = (note.count.load(Relaxed), note.dtype.load(Relaxed));
+    sent == (count as u64, dtype as u32)
+        && note.message.load(Relaxed) > dropped
+        && note.whole.load(Relaxed) == 0
+}
+
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+unsafe fn copy_note(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: handed down from the caller.
+    unsafe {
+        if bytes <= LINE_PAYLOAD {
+            copy_few(to, from, bytes);
+        } else {
+            copy(to, from, bytes, false);
         }
     }
 }
