@@ -4,7 +4,7 @@
 use super::engine::Engine;
 use super::liveness::Liveness;
 use super::op::{HostOp, OnDevice, VectorCounts, WaitPolicy};
-use super::shm::{MOST_TINY, Plan, ShmEngine, Short, Tiny};
+use super::shm::{MOST_SHORT, MOST_TINY, Plan, ShmEngine, Short, Tiny};
 use super::stage::{self, DeviceMover, Worker};
 use super::stream;
 use crate::config;
@@ -22,9 +22,6 @@ use std::time::{Duration, Instant};
 
 /// How long the end of a communicator waits for operations whose waits have been cut short.
 const AFTER_CUT: Duration = Duration::from_secs(1);
-
-/// Elements of a message that may be short.
-const MOST_SHORT: usize = 1 << 10;
 
 /// What the operations of one communicator of the host tier run on. Part of reserved memory that
 /// is never freed.

@@ -46,7 +46,7 @@ pub(crate) use staged::{Plan, pool_bytes};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
-pub(crate) use tiny::{MOST_TINY, Short, Tiny};
+pub(crate) use tiny::{MOST_SHORT, MOST_TINY, Short, Tiny};
 
 /// One rank's end of a shared segment.
 #[derive(Debug)]
@@ -81,6 +81,8 @@ pub(crate) struct ShmEngine {
     threads: Option<usize>,
     /// Pieces that this rank has posted to each other rank.
     posted: Box<[AtomicU64]>,
+    /// How many of these each has taken, as far as short messages have looked.
+    known_taken: Box<[AtomicU64]>,
     /// Messages that this rank has sent, by receiver.
     messages: Box<[AtomicU64]>,
     /// The last message that this rank has refused, by sender.
@@ -154,6 +156,7 @@ impl ShmEngine {
             helpers: Mutex::default(),
             threads: None,
             posted: zeros(),
+            known_taken: zeros(),
             messages: zeros(),
             dropped: zeros(),
             declined: (0..ranks).map(|_| AtomicBool::new(false)).collect(),

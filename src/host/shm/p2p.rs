@@ -27,7 +27,7 @@ use super::collectives::STREAM_FROM;
 use super::direct::Tried;
 use super::layout::{CHANNEL_DEPTH, DECLINED, REJECTED, TIMED};
 use super::protocol;
-use super::wait::{Waiter, pause_after};
+use super::wait::Waiter;
 use crate::error::{Error, Result};
 use crate::host::kernels::{copy, fence};
 use crate::host::local::{dtype_name, message_mismatch, own_transfers};
@@ -302,7 +302,7 @@ impl ShmEngine {
     pub(super) unsafe fn transfer_alone(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         let mut transfer = Transfer::new(self, op, 1);
         // A peer that is about as far as this rank is there before all that waiting needs could be set up.
-        for look in 0..self.first_looks() {
+        for _ in 0..self.first_looks() {
             // SAFETY: handed down from the caller.
             let outcome = unsafe {
                 if transfer.sends {
@@ -316,7 +316,7 @@ impl ShmEngine {
                 self.ring();
             }
             match outcome {
-                Outcome::Idle | Outcome::Progress => pause_after(look),
+                Outcome::Idle | Outcome::Progress => std::hint::spin_loop(),
                 Outcome::Complete => return Ok(()),
                 Outcome::Failed(error) => return Err(error),
             }
@@ -547,38 +547,38 @@ impl ShmEngine {
                 message
             });
             let note = self.map.note(self.rank, transfer.peer, posted);
+            moved = true;
+            let begins = transfer.timing.is_some().then(Instant::now);
+            if transfer.whole == 0 {
+                let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
+                // SAFETY: handed down from the caller; done + len <= bytes.
+                let from = match unsafe { self.outgoing(transfer) } {
+                    Ok(from) => from,
+                    Err(error) => return Outcome::Failed(error),
+                };
+                let to = if transfer.bytes <= self.map.note_bytes() {
+                    note.payload(transfer.bytes)
+                } else {
+                    self.map.piece(self.rank, transfer.peer, posted)
+                };
+                // SAFETY: at least `len` bytes are at `from`; the note has room for a message that is so short, the
+                // slot for a piece; and the receiver has taken what was in it.
+                unsafe { copy(to, from, len, false) };
+                transfer.done += len;
+            }
+            // The line with the words last, and all at once, as the receiver looks at it all the time.
             note.message.store(message, Relaxed);
             note.count.store(transfer.count as u64, Relaxed);
             note.dtype.store(transfer.dtype as u32, Relaxed);
             note.verdict.store(timed, Relaxed);
             note.whole.store(transfer.whole, Relaxed);
-            moved = true;
-            if transfer.whole != 0 {
-                posted += 1;
-                self.posted[transfer.peer].store(posted, Relaxed);
-                note.number.store(posted, Release);
-                transfer.last = Some(posted);
-                break;
-            }
-            let begins = transfer.timing.is_some().then(Instant::now);
-            let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
-            // SAFETY: handed down from the caller; done + len <= bytes.
-            let from = match unsafe { self.outgoing(transfer) } {
-                Ok(from) => from,
-                Err(error) => return Outcome::Failed(error),
-            };
-            let to = if transfer.bytes <= self.map.note_bytes() {
-                note.payload(transfer.bytes)
-            } else {
-                self.map.piece(self.rank, transfer.peer, posted)
-            };
-            // SAFETY: at least `len` bytes are at `from`; the note has room for a message that is so short, the slot
-            // for a piece; and the receiver has taken what was in it.
-            unsafe { copy(to, from, len, false) };
-            transfer.done += len;
             posted += 1;
             self.posted[transfer.peer].store(posted, Relaxed);
             note.number.store(posted, Release);
+            if transfer.whole != 0 {
+                transfer.last = Some(posted);
+                break;
+            }
             if let (Some(timing), Some(begins)) = (&mut transfer.timing, begins) {
                 let spent = begins.elapsed().as_nanos() as u64;
                 timing.all += spent;

@@ -40,6 +40,9 @@ pub(crate) struct Short {
     pub peer: usize,
 }
 
+/// The most bytes of a lone message that goes the short way: longer ones gain nothing, as their lines take longer.
+pub(crate) const MOST_SHORT: usize = 512;
+
 /// Messages that a receiver takes before it says so, if the next one is there: the sender reads the word that says it only
 /// when it has no note left.
 const TAKEN_TOGETHER: u64 = 8;
@@ -153,7 +156,8 @@ impl ShmEngine {
     #[inline(always)]
     fn takes_short(&self, short: &Short) -> bool {
         let bytes = short.count * short.dtype.size();
-        bytes <= self.map.note_bytes().min(self.tuning.whole_message_from)
+        let most = self.map.note_bytes().min(MOST_SHORT);
+        bytes <= most.min(self.tuning.whole_message_from)
             && short.peer < self.ranks
             && short.peer != self.rank
             && self.ranks <= MAX_MESSAGING_RANKS
@@ -177,27 +181,36 @@ impl ShmEngine {
         }
         let taken = self.map.taken(rank, peer);
         let piece = self.posted[peer].load(Relaxed);
-        if piece - taken.load(Acquire) >= self.map.notes() {
-            return None;
+        let known = &self.known_taken[peer];
+        if piece - known.load(Relaxed) >= self.map.notes() {
+            known.store(taken.load(Acquire), Relaxed);
+            if piece - known.load(Relaxed) >= self.map.notes() {
+                return None;
+            }
         }
         begins();
         let message = self.messages[peer].load(Relaxed) + 1;
         self.messages[peer].store(message, Relaxed);
         let note = self.map.note(rank, peer, piece);
         // SAFETY: handed down from the caller; there is room, as the receiver has taken what was in the note.
-        unsafe { self.fill_note(&note, short.buffer, short.count, short.dtype, message) };
+        unsafe { fill_note(&note, short.buffer, short.count, short.dtype, message) };
         self.posted[peer].store(piece + 1, Relaxed);
         note.number.store(piece + 1, Release);
         self.ring();
-        for look in 0..self.first_looks() {
+        for _ in 0..self.first_looks() {
             let now = taken.load(Acquire);
-            if now > piece && note.verdict.load(Relaxed) != REJECTED {
+            if now > piece {
+                known.store(now, Relaxed);
+                if note.verdict.load(Relaxed) == REJECTED {
+                    break;
+                }
                 return Some(Ok(()));
             }
-            if now > piece || self.has_unreceived() {
-                break;
+            if self.has_unreceived() {
+                // It lies in the channel.
+                return Some(Ok(()));
             }
-            pause_after(look);
+            std::hint::spin_loop();
         }
         let op = HostOp {
             kind: OpKind::Send,
@@ -234,7 +247,7 @@ impl ShmEngine {
             if look == self.first_looks() {
                 return None;
             }
-            pause_after(look);
+            std::hint::spin_loop();
             look += 1;
         }
         let dropped = self.dropped[peer].load(Relaxed);
@@ -252,7 +265,9 @@ impl ShmEngine {
     /// Whether all of a group are short messages of one direction with one other rank.
     pub(super) fn is_short_run(&self, ops: &[&HostOp]) -> bool {
         let most = self.map.note_bytes().min(self.tuning.whole_message_from);
-        let (kind, peer) = (ops[0].kind, ops[0].root);
+        let Some((kind, peer)) = ops.first().map(|op| (op.kind, op.root)) else {
+            return false;
+        };
         peer as usize != self.rank
             && ops.iter().all(|op| {
                 let short = op.count * op.dtype.size() <= most && !op.on_device.any();
@@ -301,7 +316,7 @@ impl ShmEngine {
                 let op = ops[n as usize];
                 let note = self.map.note(rank, peer, posted);
                 // SAFETY: handed down from the caller; there is room, as the receiver has taken what was in the note.
-                unsafe { self.fill_note(&note, op.send, op.count, op.dtype, before + 1 + n) };
+                unsafe { fill_note(&note, op.send, op.count, op.dtype, before + 1 + n) };
                 posted += 1;
                 note.number.store(posted, Release);
             }
@@ -385,29 +400,29 @@ impl ShmEngine {
         publish(first + ops.len() as u64);
         None
     }
+}
 
-    /// Writes a note but for its number.
-    ///
-    /// # Safety
-    /// So many elements are at `from`; the note has room for them, and the receiver has taken what was in it.
-    #[inline(always)]
-    unsafe fn fill_note(
-        &self,
-        note: &NoteWords<'_>,
-        from: *const u8,
-        count: usize,
-        dtype: DataType,
-        message: u64,
-    ) {
-        let bytes = count * dtype.size();
-        note.message.store(message, Relaxed);
-        note.count.store(count as u64, Relaxed);
-        note.dtype.store(dtype as u32, Relaxed);
-        note.verdict.store(0, Relaxed);
-        note.whole.store(0, Relaxed);
-        // SAFETY: handed down from the caller.
-        unsafe { copy_note(note.payload(bytes), from, bytes) };
-    }
+/// Writes a note but for its number.
+///
+/// # Safety
+/// So many elements are at `from`; the note has room for them, and the receiver has taken what was in it.
+#[inline(always)]
+unsafe fn fill_note(
+    note: &NoteWords<'_>,
+    from: *const u8,
+    count: usize,
+    dtype: DataType,
+    message: u64,
+) {
+    let bytes = count * dtype.size();
+    // The line with the words last, and all at once, as the receiver looks at it all the time.
+    // SAFETY: handed down from the caller.
+    unsafe { copy_note(note.payload(bytes), from, bytes) };
+    note.message.store(message, Relaxed);
+    note.count.store(count as u64, Relaxed);
+    note.dtype.store(dtype as u32, Relaxed);
+    note.verdict.store(0, Relaxed);
+    note.whole.store(0, Relaxed);
 }
 
 /// Whether a note that is there is that of a message as the receiver expects it.
