@@ -77,7 +77,7 @@ struct Transfer {
 /// A send whose way is tried.
 struct Timing {
     trial: Tried,
-    /// Nanoseconds of copying into the first slot, and into all.
+    /// Nanoseconds of copying into the channel before the receiver began, and of all of it.
     first: u64,
     all: u64,
 }
@@ -582,8 +582,10 @@ impl ShmEngine {
             if let (Some(timing), Some(begins)) = (&mut transfer.timing, begins) {
                 let spent = begins.elapsed().as_nanos() as u64;
                 timing.all += spent;
-                if timing.first == 0 {
-                    timing.first = spent.max(1);
+                // Where the receiver has no core of its own, it doesn't begin before this rank waits.
+                let alone = !self.spins.load(Relaxed) && transfer.first.is_some();
+                if timing.first == 0 || alone {
+                    timing.first += spent.max(1);
                 }
             }
             if transfer.done == transfer.bytes {

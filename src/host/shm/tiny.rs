@@ -10,7 +10,7 @@ use super::wait::pause_after;
 use crate::error::Result;
 use crate::host::check::{Fingerprint, Staging, reduces};
 use crate::host::engine::Engine;
-use crate::host::kernels::{Folding, Target, copy, copy_few, prefetch};
+use crate::host::kernels::{Folding, Target, copy, copy_few, prefetch_for_writing};
 use crate::host::local::Sources;
 use crate::host::op::{HostOp, OnDevice, WaitPolicy};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
@@ -47,8 +47,9 @@ pub(crate) const MOST_SHORT: usize = 512;
 /// when it has no note left.
 const TAKEN_TOGETHER: u64 = 8;
 
-/// How far ahead a receiver asks for the line of a note.
-const NOTES_AHEAD: u64 = 4;
+/// How far ahead a sender asks for the lines of a note that it will write, if they are several: else it waits for one
+/// after the other.
+const NOTES_AHEAD: u64 = 2;
 
 /// A copy that in place is none.
 ///
@@ -315,6 +316,14 @@ impl ShmEngine {
                 let n = posted - first;
                 let op = ops[n as usize];
                 let note = self.map.note(rank, peer, posted);
+                let bytes = op.count * op.dtype.size();
+                let free = posted + NOTES_AHEAD - known < self.map.notes();
+                if free && bytes > LINE_PAYLOAD {
+                    let soon = self.map.note(rank, peer, posted + NOTES_AHEAD).line();
+                    for at in (0..64 + bytes).step_by(64) {
+                        prefetch_for_writing(soon.wrapping_add(at));
+                    }
+                }
                 // SAFETY: handed down from the caller; there is room, as the receiver has taken what was in the note.
                 unsafe { fill_note(&note, op.send, op.count, op.dtype, before + 1 + n) };
                 posted += 1;
@@ -384,14 +393,13 @@ impl ShmEngine {
             }
             let mut look = 0;
             while !is_there() && look < self.first_looks() {
-                pause_after(look);
+                std::hint::spin_loop();
                 look += 1;
             }
             if !is_there() || !is_usual(&note, op.count, op.dtype, dropped) {
                 publish(next);
                 return Some(Transfers::new(self, &ops[n..]));
             }
-            prefetch(self.map.note(peer, rank, next + NOTES_AHEAD).line());
             let bytes = op.count * op.dtype.size();
             // SAFETY: the sender has posted so many bytes and leaves them until they are taken; the caller promised
             // room.
