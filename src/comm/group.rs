@@ -124,7 +124,7 @@ impl Group {
     }
 
     /// Adds an operation of the host tier to those of its communicator.
-    fn queue(&mut self, handle: Handle, target: &'static Target, op: HostOp, call: Call) {
+    fn queue(&mut self, handle: Handle, target: &'static Target, op: HostOp, call: &Call) {
         let of_it = |(h, ..): &Launch| *h == handle;
         let at = match self.queued.iter().rposition(of_it) {
             Some(at) => at,
@@ -139,7 +139,7 @@ impl Group {
         };
         let batch = &mut self.queued[at].2;
         batch.ops.push(op);
-        batch.texts.push(call);
+        batch.texts.push(*call);
     }
 
     fn fail(&mut self, error: &Error) {
@@ -240,7 +240,7 @@ impl Group {
 ///
 /// # Safety
 /// The call's pointers must be what the C header asks for, until the outermost end.
-pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) -> i32 {
+pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: &Call) -> i32 {
     let outcome = with(|group| {
         if call.kind == OpKind::Barrier {
             return Err(Error::invalid_usage(
@@ -255,17 +255,17 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
         }
         let Some(library) = target.native.attached() else {
             // SAFETY: the caller's promise.
-            let op = unsafe { port::prepare(target, &call)? };
+            let op = unsafe { port::prepare(target, call)? };
             group.queue(handle, target, op, call);
             return Ok(0);
         };
         let keeps = target.native.keeps_groups();
         if keeps {
-            native::check(target, &call)?;
+            native::check(target, call)?;
         }
         if keeps || rare::checking() {
             // SAFETY: the caller's promise.
-            let own = unsafe { group.keep_arrays(&call, target.nranks()) };
+            let own = unsafe { group.keep_arrays(call, target.nranks()) };
             if rare::checking() {
                 group.checked.push((handle, own));
             }
@@ -275,9 +275,9 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
             }
         }
         group.open_vendor(library, target)?;
-        group.note(library, target, &call);
+        group.note(library, target, call);
         // SAFETY: the caller's promise.
-        Ok(unsafe { dispatch(target, &call) })
+        Ok(unsafe { dispatch(target, call) })
     });
     match outcome {
         None => Code::InternalError as i32,
@@ -291,7 +291,7 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
             code
         }
         Some(Err(error)) => {
-            let code = target.fail_call(&call, error);
+            let code = target.fail_call(call, error);
             let kept = Code::from_raw(code).unwrap_or(Code::InternalError);
             note_error(&Error::new(kept, target.last_error()));
             code

@@ -316,7 +316,7 @@ impl ShmEngine {
                 self.ring();
             }
             match outcome {
-                Outcome::Idle | Outcome::Progress => std::hint::spin_loop(),
+                Outcome::Idle | Outcome::Progress => self.pause_between_looks(),
                 Outcome::Complete => return Ok(()),
                 Outcome::Failed(error) => return Err(error),
             }

@@ -6,7 +6,6 @@
 use super::ShmEngine;
 use super::layout::{LINE_PAYLOAD, MAX_MESSAGING_RANKS, NoteWords, REJECTED};
 use super::p2p::Transfers;
-use super::wait::pause_after;
 use crate::error::Result;
 use crate::host::check::{Fingerprint, Staging, reduces};
 use crate::host::engine::Engine;
@@ -211,7 +210,7 @@ impl ShmEngine {
                 // It lies in the channel.
                 return Some(Ok(()));
             }
-            std::hint::spin_loop();
+            self.pause_between_looks();
         }
         let op = HostOp {
             kind: OpKind::Send,
@@ -248,7 +247,7 @@ impl ShmEngine {
             if look == self.first_looks() {
                 return None;
             }
-            std::hint::spin_loop();
+            self.pause_between_looks();
             look += 1;
         }
         let dropped = self.dropped[peer].load(Relaxed);
@@ -336,7 +335,7 @@ impl ShmEngine {
             };
             let mut look = 0;
             while known < wanted && look < self.first_looks() {
-                pause_after(look);
+                self.pause_between_looks();
                 look += 1;
                 known = taken.load(Acquire);
             }
@@ -393,7 +392,7 @@ impl ShmEngine {
             }
             let mut look = 0;
             while !is_there() && look < self.first_looks() {
-                std::hint::spin_loop();
+                self.pause_between_looks();
                 look += 1;
             }
             if !is_there() || !is_usual(&note, op.count, op.dtype, dropped) {

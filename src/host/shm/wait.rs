@@ -38,11 +38,14 @@ const EAGER: std::ops::Range<u32> = 2..480;
 
 /// What passes after one of the first looks.
 #[inline(always)]
-pub(super) fn pause_after(look: u32) {
+fn pause_after(look: u32) {
     if !EAGER.contains(&look) {
         std::hint::spin_loop();
     }
 }
+
+/// The same if there are not, each after the core was given to others: mostly the peer has it then.
+const FIRST_YIELDS: u32 = 4;
 
 /// States of the published failure.
 const NONE: u32 = 0;
@@ -195,7 +198,17 @@ impl ShmEngine {
         if self.spins.load(Relaxed) {
             FIRST_LOOKS
         } else {
-            1
+            FIRST_YIELDS
+        }
+    }
+
+    /// What passes between two of these.
+    #[inline]
+    pub(super) fn pause_between_looks(&self) {
+        if self.spins.load(Relaxed) {
+            std::hint::spin_loop();
+        } else {
+            futex::yield_now();
         }
     }
 
