@@ -67,7 +67,7 @@ const RESULT_CHUNK: usize = 32 << 10;
 
 /// Operations before the first choice between two ways, which take turns of two. Only the second of a turn is timed:
 /// the first also pays for what the other way has left in the caches. Neither is the first turn of each.
-const TRIALS: u32 = 20;
+const TRIALS: u32 = 12;
 /// The same for later choices, where the first turns are timed.
 const LATER_TRIALS: u32 = 8;
 /// Operations after which the choice is made anew; many more if the other way took twice as long, as trying
