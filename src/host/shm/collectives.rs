@@ -31,7 +31,7 @@ const ONE_WAY_PIECE: usize = 16 << 10;
 
 /// The same of an all-reduce of which both ranks reduce all: two areas of each rank stay in the cache beside the
 /// buffers.
-const BOTH_REDUCE_PIECE: usize = 64 << 10;
+const BOTH_REDUCE_PIECE: usize = 128 << 10;
 
 /// Results from this size on are written past the caches.
 pub(super) const STREAM_FROM: usize = 4 << 20;
