@@ -231,6 +231,13 @@ impl ShmEngine {
                     return Ok(());
                 }
             }
+        } else if !policy.may_be_long() {
+            for _ in 0..FIRST_YIELDS {
+                futex::yield_now();
+                if ready() {
+                    return Ok(());
+                }
+            }
         }
         self.wait_slowly(policy, &ready, &waiting_for)
     }
