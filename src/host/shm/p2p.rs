@@ -511,6 +511,7 @@ impl ShmEngine {
             let note = self.map.note(self.rank, transfer.peer, first);
             match note.verdict.load(Relaxed) {
                 REJECTED => {
+                    self.give_up(transfer);
                     let expected = note.count.load(Relaxed);
                     let expected_dtype = dtype_name(note.dtype.load(Relaxed).into());
                     return Outcome::Failed(message_mismatch(

@@ -855,6 +855,24 @@ fn a_sender_tries_both_ways_of_its_messages_and_stays_with_one() {
 }
 
 #[test]
+fn a_timed_message_that_is_refused_does_not_end_the_trials() {
+    let world = choosing_world();
+    // The sixth is the first that is timed.
+    send_messages(&world, 5, 1, 5000);
+    world.each(|engine| {
+        let (kind, peer) = match engine.rank {
+            0 => (OpKind::Send, 1),
+            _ => (OpKind::Recv, 0),
+        };
+        let mut odd = Buffer::new(5000 + engine.rank);
+        run(engine, &transfer(kind, peer, &mut odd)).unwrap_err();
+    });
+    send_messages(&world, 34, 1, 5000);
+    let whole = ways(&world.0[1]).messages;
+    assert!(whole == 6 || whole == 6 + 28, "{whole} were read whole");
+}
+
+#[test]
 fn what_a_timed_message_has_cost_decides() {
     let world = choosing_world();
     let (engine, buffer) = (&world.0[0], [0u8; 5000]);
