@@ -33,6 +33,9 @@ const ONE_WAY_PIECE: usize = 16 << 10;
 /// buffers.
 const BOTH_REDUCE_PIECE: usize = 128 << 10;
 
+/// The largest of them: beyond, writing twice as much into the areas costs near cores more than a wait.
+const BOTH_REDUCE_MOST: usize = 256 << 10;
+
 /// Results from this size on are written past the caches.
 pub(super) const STREAM_FROM: usize = 4 << 20;
 
@@ -510,6 +513,7 @@ impl ShmEngine {
         self.ranks == 2
             && op.kind == OpKind::AllReduce
             && op.dtype.size() >= 4
+            && op.count * op.dtype.size() <= BOTH_REDUCE_MOST
             && !averages_integers
     }
 
