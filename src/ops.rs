@@ -666,6 +666,15 @@ impl Target {
         self.count(kind, -1);
     }
 
+    /// Counts so many collectives and messages.
+    pub(crate) fn count_launched(&self, collectives: usize, messages: usize) {
+        let now = self.counts();
+        self.set_counts(Issued {
+            collectives: now.collectives.wrapping_add(collectives as u64),
+            messages: now.messages.wrapping_add(messages as u32),
+        });
+    }
+
     #[inline(always)]
     fn count(&self, kind: OpKind, by: i32) {
         match kind {
@@ -1021,33 +1030,35 @@ unsafe fn on_host(target: &'static Target, call: &Call) -> i32 {
     }
 }
 
-/// The host tier's all-reduce: of a few bytes it is so short that collecting arguments would be half of it.
-unsafe extern "C" fn all_reduce_on_host(
-    send: Buf,
-    recv: BufMut,
-    count: usize,
-    dtype: i32,
-    op: i32,
-    target: &'static Target,
-    stream: BufMut,
-) -> i32 {
-    guarded(target, || {
-        let call = || {
-            let mut call = Call::new(OpKind::AllReduce);
-            (call.send, call.recv, call.count) = (send, recv, count);
-            (call.dtype, call.op, call.stream) = (dtype, op, stream);
-            call
-        };
-        // SAFETY: the caller's promise about the buffers, passed on.
-        unsafe {
-            let port = crate::host::port::all_reduce_tiny;
-            match port(target, send, recv, count, dtype, op, stream, call) {
-                Some(Ok(())) => 0,
-                Some(Err(error)) => target.fail_call(&call(), error),
-                None => on_host(target, &call()),
-            }
+/// A function of the host tier's table for which there is a shorter way: of a few bytes an operation is so short that
+/// collecting arguments would be half of it.
+macro_rules! short_on_host {
+    ($port:path, $kind:ident $(, $arg:ident: $ty:ty => $field:ident)*) => {{
+        #[allow(clippy::too_many_arguments)]
+        unsafe extern "C" fn f(
+            $($arg: $ty,)*
+            target: &'static Target,
+            stream: BufMut,
+        ) -> i32 {
+            guarded(target, || {
+                let call = || {
+                    let mut call = Call::new(OpKind::$kind);
+                    $(call.$field = $arg;)*
+                    call.stream = stream;
+                    call
+                };
+                // SAFETY: the caller's promise about the buffers, passed on.
+                unsafe {
+                    match $port(target, &call(), call) {
+                        Some(Ok(())) => 0,
+                        Some(Err(error)) => target.fail_call(&call(), error),
+                        None => on_host(target, &call()),
+                    }
+                }
+            })
         }
-    })
+        f
+    }};
 }
 
 /// The table of no communicator.
@@ -1059,9 +1070,23 @@ pub(crate) static FINALIZED: Ops = collecting_ops!(finalized);
 /// The table of a communicator whose init goes on.
 pub(crate) static INITIALISING: Ops = collecting_ops!(initialising);
 /// The host tier's table.
-pub(crate) static HOST: Ops = Ops {
-    all_reduce: all_reduce_on_host,
-    ..collecting_ops!(on_host)
+pub(crate) static HOST: Ops = {
+    use crate::host::port::{short, tiny};
+    Ops {
+        all_reduce: short_on_host!(tiny, AllReduce, s: Buf => send, r: BufMut => recv, n: usize => count,
+            d: i32 => dtype, o: i32 => op),
+        broadcast: short_on_host!(tiny, Broadcast, s: Buf => send, r: BufMut => recv, n: usize => count,
+            d: i32 => dtype, p: i32 => root),
+        all_gather: short_on_host!(tiny, AllGather, s: Buf => send, r: BufMut => recv, n: usize => count,
+            d: i32 => dtype),
+        reduce_scatter: short_on_host!(tiny, ReduceScatter, s: Buf => send, r: BufMut => recv, n: usize => count,
+            d: i32 => dtype, o: i32 => op),
+        all_to_all: short_on_host!(tiny, AllToAll, s: Buf => send, r: BufMut => recv, n: usize => count,
+            d: i32 => dtype),
+        send: short_on_host!(short, Send, s: Buf => send, n: usize => count, d: i32 => dtype, p: i32 => root),
+        recv: short_on_host!(short, Recv, r: BufMut => recv, n: usize => count, d: i32 => dtype, p: i32 => root),
+        ..collecting_ops!(on_host)
+    }
 };
 
 #[cfg(test)]

@@ -14,43 +14,45 @@ fn ready(place: &'static Place, handle: Handle) -> bool {
 }
 
 /// The way of calls for which the short one is not enough: a stale handle, a group, a fork,
-/// call checking.
+/// call checking. The call is not copied: what was written a moment ago, in smaller parts, is slow to copy.
 #[cold]
 #[inline(never)]
-unsafe fn rarely(handle: Handle, call: Call) -> i32 {
+unsafe fn rarely(handle: Handle, call: &Call) -> i32 {
     guarded(&place(handle).target, || {
         // SAFETY: the caller's promise about the buffers.
         unsafe { rarely_unguarded(handle, call) }
     })
 }
 
-unsafe fn rarely_unguarded(handle: Handle, call: Call) -> i32 {
-    let comm = match table::get(handle) {
-        Ok(comm) => comm,
-        Err(error) => {
-            let error = error.context(call.kind.name());
-            // Inside a group the end has to know too.
-            group::note_error(&error);
-            last::record(&error);
-            return error.code() as i32;
-        }
+unsafe fn rarely_unguarded(handle: Handle, call: &Call) -> i32 {
+    let refuse = |error: Error| {
+        let error = error.context(call.kind.name());
+        // Inside a group the end has to know too.
+        group::note_error(&error);
+        last::record(&error);
+        error.code() as i32
     };
+    if let Err(error) = table::check(handle) {
+        return refuse(error);
+    }
     let target = &place(handle).target;
     if group::is_open() {
         // SAFETY: the caller's promise about the buffers.
         return unsafe { group::add(handle, target, call) };
     }
-    if rare::checking()
-        && let Err(error) = super::end::compare_calls(
-            &comm,
-            std::slice::from_ref(&call),
-            target.counts().collectives + 1,
-        )
-    {
-        return target.fail_call(&call, error);
+    if rare::checking() {
+        let comm = match table::get(handle) {
+            Ok(comm) => comm,
+            Err(error) => return refuse(error),
+        };
+        let calls = std::slice::from_ref(call);
+        let number = target.counts().collectives + 1;
+        if let Err(error) = super::end::compare_calls(&comm, calls, number) {
+            return target.fail_call(call, error);
+        }
     }
     // SAFETY: as above.
-    unsafe { dispatch(target, &call) }
+    unsafe { dispatch(target, call) }
 }
 
 macro_rules! entry {
@@ -71,7 +73,7 @@ macro_rules! entry {
                 $(call.$field = $arg;)*
                 call.stream = stream;
                 // SAFETY: the caller's promise.
-                unsafe { rarely(comm, call) }
+                unsafe { rarely(comm, &call) }
             }
             let place = place(comm);
             if ready(place, comm) {
@@ -133,7 +135,7 @@ pub unsafe fn all_to_allv(
         return unsafe { dispatch(&place.target, &call) };
     }
     // SAFETY: as above.
-    unsafe { rarely(comm, call) }
+    unsafe { rarely(comm, &call) }
 }
 
 /// Records an error for this thread, and for the communicator if the handle is live; its C code.

@@ -18,6 +18,9 @@ use crate::vendor::port as native;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Operations of a group for which there is room without moving them.
+const USUAL: usize = 16;
+
 /// What one thread's open group holds.
 #[derive(Default)]
 struct Group {
@@ -28,7 +31,8 @@ struct Group {
     /// The communicators in those groups.
     members: Vec<Member>,
     poisoned: bool,
-    queued: Vec<(Handle, &'static Target, HostOp, Call)>,
+    /// The host tier's operations, by communicator.
+    queued: Vec<Launch>,
     /// Calls on vendors whose groups are kept here.
     kept: Vec<(Handle, &'static Target, Call)>,
     pending: Vec<Pending>,
@@ -117,6 +121,25 @@ impl Group {
         let vector = copies.each_ref().map(|copy| copy.as_ptr());
         self.arrays.push(copies);
         Call { vector, ..*call }
+    }
+
+    /// Adds an operation of the host tier to those of its communicator.
+    fn queue(&mut self, handle: Handle, target: &'static Target, op: HostOp, call: &Call) {
+        let of_it = |(h, ..): &Launch| *h == handle;
+        let at = match self.queued.iter().rposition(of_it) {
+            Some(at) => at,
+            None => {
+                let batch = Batch {
+                    ops: Vec::with_capacity(USUAL),
+                    texts: Vec::with_capacity(USUAL),
+                };
+                self.queued.push((handle, target, batch));
+                self.queued.len() - 1
+            }
+        };
+        let batch = &mut self.queued[at].2;
+        batch.ops.push(op);
+        batch.texts.push(*call);
     }
 
     fn fail(&mut self, error: &Error) {
@@ -217,7 +240,7 @@ impl Group {
 ///
 /// # Safety
 /// The call's pointers must be what the C header asks for, until the outermost end.
-pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) -> i32 {
+pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: &Call) -> i32 {
     let outcome = with(|group| {
         if call.kind == OpKind::Barrier {
             return Err(Error::invalid_usage(
@@ -232,17 +255,17 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
         }
         let Some(library) = target.native.attached() else {
             // SAFETY: the caller's promise.
-            let op = unsafe { port::prepare(target, &call)? };
-            group.queued.push((handle, target, op, call));
+            let op = unsafe { port::prepare(target, call)? };
+            group.queue(handle, target, op, call);
             return Ok(0);
         };
         let keeps = target.native.keeps_groups();
         if keeps {
-            native::check(target, &call)?;
+            native::check(target, call)?;
         }
         if keeps || rare::checking() {
             // SAFETY: the caller's promise.
-            let own = unsafe { group.keep_arrays(&call, target.nranks()) };
+            let own = unsafe { group.keep_arrays(call, target.nranks()) };
             if rare::checking() {
                 group.checked.push((handle, own));
             }
@@ -252,9 +275,9 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
             }
         }
         group.open_vendor(library, target)?;
-        group.note(library, target, &call);
+        group.note(library, target, call);
         // SAFETY: the caller's promise.
-        Ok(unsafe { dispatch(target, &call) })
+        Ok(unsafe { dispatch(target, call) })
     });
     match outcome {
         None => Code::InternalError as i32,
@@ -268,7 +291,7 @@ pub(crate) unsafe fn add(handle: Handle, target: &'static Target, call: Call) ->
             code
         }
         Some(Err(error)) => {
-            let code = target.fail_call(&call, error);
+            let code = target.fail_call(call, error);
             let kept = Code::from_raw(code).unwrap_or(Code::InternalError);
             note_error(&Error::new(kept, target.last_error()));
             code
@@ -413,30 +436,13 @@ type Launch = (Handle, &'static Target, Batch);
 
 /// Launches the host tier's operations: those of one communicator together, the communicators
 /// beside each other, since one thread may own several ranks of one.
-fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
-    let mut batches: Vec<Launch> = Vec::new();
-    for (handle, target, op, call) in queued {
-        let at = batches
-            .iter()
-            .position(|(h, ..)| *h == handle)
-            .unwrap_or_else(|| {
-                batches.push((
-                    handle,
-                    target,
-                    Batch {
-                        ops: Vec::new(),
-                        texts: Vec::new(),
-                    },
-                ));
-                batches.len() - 1
-            });
-        batches[at].2.ops.push(op);
-        batches[at].2.texts.push(call);
-    }
+fn launch(queued: Vec<Launch>) -> Result<()> {
     let run = |(handle, target, batch): Launch| {
         super::table::get(handle)?;
         let first = batch.texts[0];
-        let kinds: Vec<OpKind> = batch.texts.iter().map(|call| call.kind).collect();
+        let is_message = |call: &&Call| matches!(call.kind, OpKind::Send | OpKind::Recv);
+        let messages = batch.texts.iter().filter(is_message).count();
+        let collectives = batch.texts.len() - messages;
         // SAFETY: the promise of the callers of `add`, until the end returns or the streams have
         // passed the operations.
         unsafe { port::submit(target, batch) }.map_err(|error| {
@@ -446,12 +452,10 @@ fn launch(queued: Vec<(Handle, &'static Target, HostOp, Call)>) -> Result<()> {
                 target.last_error(),
             )
         })?;
-        kinds
-            .into_iter()
-            .for_each(|kind| target.count_operation(kind));
+        target.count_launched(collectives, messages);
         Ok(())
     };
-    beside_each_other(batches, run)
+    beside_each_other(queued, run)
 }
 
 /// Runs work of several communicators, each on a thread of its own, with the caller's device.

@@ -173,6 +173,15 @@ pub(crate) fn release(handle: Handle) {
         .push((handle >> PLACE_SHIFT) % PLACES);
 }
 
+/// Whether the handle is of a live communicator that this process made.
+pub(crate) fn check(handle: Handle) -> Result<()> {
+    let found = place(handle);
+    match found.is_live(handle) && found.is_own(handle) {
+        true => Ok(()),
+        false => get(handle).map(drop),
+    }
+}
+
 /// The communicator of a live handle.
 pub(crate) fn get(handle: Handle) -> Result<Arc<Comm>> {
     let found = place(handle);

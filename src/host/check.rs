@@ -78,10 +78,19 @@ impl Fingerprint {
         Fingerprint::pack(op.kind, dtype, reduction, root, count)
     }
 
-    /// The fingerprint of an all-reduce that is known to be right.
+    /// The fingerprint of a collective that has one count and is known to be right. What its kind has not is not looked
+    /// at.
     #[inline(always)]
-    pub(super) fn of_all_reduce(dtype: DataType, op: RedOp, count: usize) -> Fingerprint {
-        Fingerprint::pack(OpKind::AllReduce, dtype as u64, op as u64, 0, count as u64)
+    pub(super) fn of_right(
+        kind: OpKind,
+        dtype: DataType,
+        op: RedOp,
+        root: usize,
+        count: usize,
+    ) -> Fingerprint {
+        let reduction = if reduces(kind) { op as u64 } else { 0 };
+        let root = if rooted(kind) { root as u64 } else { 0 };
+        Fingerprint::pack(kind, dtype as u64, reduction, root, count as u64)
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@
 use super::engine::Engine;
 use super::liveness::Liveness;
 use super::op::{HostOp, OnDevice, VectorCounts, WaitPolicy};
-use super::shm::{MOST_TINY, Plan, ShmEngine, Tiny};
+use super::shm::{MOST_SHORT, MOST_TINY, Plan, ShmEngine, Short, Tiny};
 use super::stage::{self, DeviceMover, Worker};
 use super::stream;
 use crate::config;
@@ -262,44 +262,89 @@ pub(crate) unsafe fn run(target: &'static Target, call: &Call) -> Result<()> {
     }
 }
 
-/// An all-reduce that takes the shortest way, if it is small and nothing is special about it. `None`: it has
+/// A collective that takes the shortest way, if it is small and nothing is special about it. `None`: it has
 /// not begun, [`run`] takes it.
 ///
 /// # Safety
 /// As [`run`].
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
-pub(crate) unsafe fn all_reduce_tiny(
+pub(crate) unsafe fn tiny(
     target: &'static Target,
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: i32,
-    op: i32,
-    stream: *mut c_void,
+    plain: &Call,
     call: impl Fn() -> Call,
 ) -> Option<Result<()>> {
-    let plain = !send.is_null() && !recv.is_null() && stream.is_null() && count <= MOST_TINY;
-    if !plain || target.host.driver().is_some() {
+    let sends = plain.kind != OpKind::Broadcast || plain.root as u32 == target.rank();
+    let right = !(plain.recv.is_null() || sends && plain.send.is_null());
+    let few = (1..=MOST_TINY).contains(&plain.count);
+    if !right || !few || !plain.stream.is_null() || target.host.driver().is_some() {
         return None;
     }
     let tiny = Tiny {
-        send: send.cast(),
-        recv: recv.cast(),
-        count,
-        dtype: DataType::from_raw(dtype)?,
-        op: RedOp::from_raw(op)?,
+        kind: plain.kind,
+        send: plain.send.cast(),
+        recv: plain.recv.cast(),
+        count: plain.count,
+        dtype: DataType::from_raw(plain.dtype)?,
+        op: match plain.reduces() {
+            true => RedOp::from_raw(plain.op)?,
+            false => RedOp::Sum,
+        },
+        root: match plain.kind {
+            OpKind::Broadcast => usize::try_from(plain.root).ok()?,
+            _ => 0,
+        },
     };
     let runner = target.host.runner.lock();
     let runner = runner.as_deref()?;
     let shm = runner.engine.shared_memory()?;
     let fold = shm.takes_tiny(&tiny)?;
-    target.count_operation(OpKind::AllReduce);
+    target.count_operation(plain.kind);
     let text = || call().text();
     let wait = runner.liveness.of(&text);
     // SAFETY: the caller's promise about the buffers, none of which is on a device where there is no
     // driver; this is the one operation that goes on, in its turn.
     Some(unsafe { shm.run_tiny(&tiny, fold, &wait) })
+}
+
+/// A message that takes the shortest way, if nothing is special about it. `None`: it has not begun, [`run`] takes it.
+///
+/// # Safety
+/// As [`run`].
+#[inline(always)]
+pub(crate) unsafe fn short(
+    target: &'static Target,
+    plain: &Call,
+    call: impl Fn() -> Call,
+) -> Option<Result<()>> {
+    let buffer = match plain.kind {
+        OpKind::Send => plain.send.cast_mut(),
+        _ => plain.recv,
+    };
+    let few = (1..=MOST_SHORT).contains(&plain.count);
+    let right = !buffer.is_null() && few;
+    if !right || !plain.stream.is_null() || target.host.driver().is_some() {
+        return None;
+    }
+    let short = Short {
+        buffer: buffer.cast(),
+        count: plain.count,
+        dtype: DataType::from_raw(plain.dtype)?,
+        peer: usize::try_from(plain.root).ok()?,
+    };
+    let runner = target.host.runner.lock();
+    let runner = runner.as_deref()?;
+    let shm = runner.engine.shared_memory()?;
+    let counts = || target.count_operation(plain.kind);
+    if plain.kind == OpKind::Recv {
+        // SAFETY: as in `tiny`.
+        unsafe { shm.receive_short(&short)? };
+        counts();
+        return Some(Ok(()));
+    }
+    let text = || call().text();
+    let wait = runner.liveness.of(&text);
+    // SAFETY: as above.
+    unsafe { shm.send_short(&short, counts, &wait) }
 }
 
 fn open<'a>(entered: &'a Entered<'_, Option<Box<Runner>>>) -> Result<&'a Runner> {
@@ -345,6 +390,11 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
                 device @ 0.. => Guard::with(driver, device, work),
                 _ => work(),
             }
+        }
+        None if streams.iter().all(|stream| stream.is_null()) => {
+            let runner = target.host.runner.lock();
+            // SAFETY: the caller's promise about the buffers.
+            unsafe { run_batch(open(&runner)?, &batch) }
         }
         None => {
             for stream in &streams {

@@ -9,7 +9,7 @@
 //! * `layout`: where the words and areas lie,
 //! * `protocol`: the rules by which ranks hand memory to each other,
 //! * `collectives`, `p2p`: what moves through the segment,
-//! * `tiny`: the shortest way of a small all-reduce,
+//! * `tiny`: the shortest ways of small collectives and of short messages,
 //! * `direct`: what is read and written where the callers have it,
 //! * `staged`: the protocol of collectives with buffers in devices' memory,
 //! * `layer`: what an engine over several machines needs of the ranks of one,
@@ -47,7 +47,7 @@ pub(crate) use staged::{Plan, pool_bytes};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
-pub(crate) use tiny::{MOST_TINY, Tiny};
+pub(crate) use tiny::{MOST_SHORT, MOST_TINY, Short, Tiny};
 
 /// One rank's end of a shared segment.
 #[derive(Debug)]
@@ -84,6 +84,8 @@ pub(crate) struct ShmEngine {
     threads: Option<usize>,
     /// Pieces that this rank has posted to each other rank.
     posted: Box<[AtomicU64]>,
+    /// How many of these each has taken, as far as short messages have looked.
+    known_taken: Box<[AtomicU64]>,
     /// Messages that this rank has sent, by receiver.
     messages: Box<[AtomicU64]>,
     /// The last message that this rank has refused, by sender.
@@ -158,6 +160,7 @@ impl ShmEngine {
             helpers: Mutex::default(),
             threads: None,
             posted: zeros(),
+            known_taken: zeros(),
             messages: zeros(),
             dropped: zeros(),
             declined: (0..ranks).map(|_| AtomicBool::new(false)).collect(),

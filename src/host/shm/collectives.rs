@@ -17,7 +17,7 @@ use crate::host::local::{
 };
 use crate::host::op::{HostOp, OnDevice, WaitPolicy};
 use crate::ops::lock;
-use crate::types::{DataType, OpKind, Reduction};
+use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Largest piece of a reduction that one rank reduces in one step.
@@ -28,6 +28,13 @@ const COPY_PIECE: usize = 256 << 10;
 
 /// Smallest piece into which data is cut that flows from one rank to others or the other way round.
 const ONE_WAY_PIECE: usize = 16 << 10;
+
+/// The same of an all-reduce of which both ranks reduce all: two areas of each rank stay in the cache beside the
+/// buffers.
+const BOTH_REDUCE_PIECE: usize = 128 << 10;
+
+/// The largest of them: beyond, writing twice as much into the areas costs near cores more than a wait.
+const BOTH_REDUCE_MOST: usize = 256 << 10;
 
 /// Results from this size on are written past the caches.
 pub(super) const STREAM_FROM: usize = 4 << 20;
@@ -193,16 +200,23 @@ impl ShmEngine {
         let (rank, recv, on_device) = (self.rank, op.recv, op.on_device.recv);
         let reduce_from = |at: usize| -> Result<()> {
             let reducer = self.reducer(op, parity)?;
-            let sources = Sources::new(self.ranks, |rank| offset(stage(rank), at));
+            let sources = Sources::new(self.ranks, |from| {
+                // What was just written to the stage, and is read by others, is slow to read.
+                if from == rank && !op.on_device.send {
+                    op.send.wrapping_add(at)
+                } else {
+                    offset(stage(from), at)
+                }
+            });
             let first = match on_device {
                 true => self.map.outbound(rank, 0),
                 false => recv,
             };
             let to = Target::one(first, false);
             // SAFETY: after the exchange every stage holds `frame` bytes, at + bytes of which are
-            // inside, and stays as it is until the next exchange; the caller promised `bytes` bytes
-            // at `recv`; the outbound area has room for a stage's bytes, and all have left what was in
-            // it, as they have entered this exchange.
+            // inside, and stays as it is until the next exchange; so does the caller's buffer, which in place is
+            // `recv` where it is read; the caller promised `bytes` bytes at `recv`; the outbound area has room
+            // for a stage's bytes, and all have left what was in it, as they have entered this exchange.
             unsafe {
                 reducer.fold(to, &sources, bytes);
                 if on_device {
@@ -338,6 +352,8 @@ impl ShmEngine {
             (bytes / 8)
                 .next_multiple_of(64)
                 .clamp(ONE_WAY_PIECE, COPY_PIECE)
+        } else if self.both_reduce(op) {
+            BOTH_REDUCE_PIECE
         } else {
             COPY_PIECE
         };
@@ -373,6 +389,24 @@ impl ShmEngine {
             unsafe { copy(offset(recv, to_at + start), from, len, stream) };
         };
         match op.kind {
+            OpKind::AllReduce if self.both_reduce(op) => {
+                let reducer = self.reducer(op, parity)?;
+                self.pipeline(steps, Peers::All, Peers::All, wait, put_whole, |step, p| {
+                    let (start, len) = span(step);
+                    let sources = Sources::new(ranks, |from| {
+                        if from == rank {
+                            send.wrapping_add(start)
+                        } else {
+                            self.map.inbound(from, p)
+                        }
+                    });
+                    let to = Target::one(offset(recv, start), stream);
+                    // SAFETY: the peer has posted this step and leaves it until it is consumed; the caller
+                    // promised `bytes` bytes at `send` and `recv`, which are the same or apart, and this
+                    // rank has put what lies here of `send` before.
+                    unsafe { reducer.fold(to, &sources, len) };
+                })?;
+            }
             OpKind::AllReduce | OpKind::Reduce => {
                 let receivers = if op.kind == OpKind::Reduce {
                     Peers::Only(root)
@@ -468,6 +502,19 @@ impl ShmEngine {
             fence();
         }
         Ok(())
+    }
+
+    /// Whether each of two ranks reduces all of an all-reduce: they move no more than if each reduced a half and
+    /// fetched the other's, and wait half as often. Where a reduction takes longer than moving what it reads, they
+    /// share it.
+    fn both_reduce(&self, op: &HostOp) -> bool {
+        let averages_integers = op.reduction == Reduction::Builtin(RedOp::Avg)
+            && !matches!(op.dtype, DataType::Float32 | DataType::Float64);
+        self.ranks == 2
+            && op.kind == OpKind::AllReduce
+            && op.dtype.size() >= 4
+            && op.count * op.dtype.size() <= BOTH_REDUCE_MOST
+            && !averages_integers
     }
 
     /// The other ranks, starting after this one, so that not all read from the same one.

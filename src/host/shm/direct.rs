@@ -65,10 +65,11 @@ const LEAST_CHUNK: usize = 16 << 10;
 /// What is reduced at once before it is written to the results of more than two ranks.
 const RESULT_CHUNK: usize = 32 << 10;
 
-/// Operations before the first choice between two ways, half of them each; the first two are not timed.
-const TRIALS: u32 = 8;
-/// The same for later choices, where all are timed.
-const LATER_TRIALS: u32 = 4;
+/// Operations before the first choice between two ways, which take turns of two. Only the second of a turn is timed:
+/// the first also pays for what the other way has left in the caches. Neither is the first turn of each.
+const TRIALS: u32 = 12;
+/// The same for later choices, where the first turns are timed.
+const LATER_TRIALS: u32 = 8;
 /// Operations after which the choice is made anew; many more if the other way took twice as long, as trying
 /// it costs.
 const RECHECK: u32 = 400;
@@ -100,8 +101,8 @@ impl Tuning {
     pub(crate) fn of_process() -> Result<Tuning> {
         Ok(Tuning {
             one_exchange: usize::MAX,
-            single_copy_from: 256 << 10,
-            whole_message_from: 64 << 10,
+            single_copy_from: 32 << 10,
+            whole_message_from: 16 << 10,
             single_copy: config::get().single_copy,
             process: own_number()?,
         })
@@ -170,7 +171,7 @@ impl Trial {
         let count = self.count;
         self.count += 1;
         if count < trials(self.again) {
-            (count % 2 == 1, self.again || count >= 2)
+            (count % 4 >= 2, count % 2 == 1 && (self.again || count >= 4))
         } else {
             (self.chosen, false)
         }
@@ -185,10 +186,34 @@ impl Trial {
 }
 
 /// Sizes that are tried apart, by their upper ends.
-const SIZES: [usize; 3] = [512 << 10, 4 << 20, 32 << 20];
+const SIZES: [usize; 5] = [48 << 10, 128 << 10, 512 << 10, 4 << 20, 32 << 20];
+const CLASSES: usize = SIZES.len() + 1;
 const KINDS: usize = OpKind::Barrier as usize + 1;
 
-/// What an engine knows about the others' memory. Everything but `mapped`, `readable` and `told_heap` is
+/// What is known of messages to one rank, which go in pieces or are read by the receiver: those that go alone and
+/// those of groups.
+#[derive(Default, Debug)]
+struct MessageTrials([[MessageTrial; CLASSES]; 2]);
+
+/// One size of messages to one rank.
+#[derive(Clone, Copy, Default, Debug)]
+struct MessageTrial {
+    trial: Trial,
+    /// A timed message is under way.
+    under_way: bool,
+}
+
+/// A message that is timed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tried {
+    pub peer: usize,
+    pub lone: bool,
+    class: usize,
+    /// It is read whole.
+    whole: bool,
+}
+
+/// What an engine knows about the others' memory. Everything but `messages`, `mapped`, `readable` and `told_heap` is
 /// the same on all ranks.
 #[derive(Debug)]
 pub(super) struct Direct {
@@ -199,7 +224,9 @@ pub(super) struct Direct {
     heaps: Vec<Option<bool>>,
     /// Whether all ranks may ask the kernel for copies of all others' memory.
     all_readable: Option<bool>,
-    trials: Box<[[Trial; SIZES.len() + 1]; KINDS]>,
+    trials: Box<[[Trial; CLASSES]; KINDS]>,
+    /// By receiver; this rank alone knows of it.
+    messages: Vec<Option<Box<MessageTrials>>>,
     /// The timed operation whose cost has not been announced, and what it cost this rank.
     timed: Option<(usize, usize, bool)>,
     cost: u64,
@@ -235,6 +262,7 @@ impl Direct {
             heaps: vec![None; ranks],
             all_readable: None,
             trials: Box::default(),
+            messages: (0..ranks).map(|_| None).collect(),
             timed: None,
             cost: 0,
             mapped: vec![None; ranks],
@@ -1218,21 +1246,56 @@ impl ShmEngine {
 
     // ---- messages
 
-    /// Where a message lies, for a receiver that reads it whole; 0 if it goes in pieces. This rank alone
-    /// decides that, the receiver may decline.
-    pub(super) fn offer(&self, peer: usize, buffer: *const u8, bytes: usize) -> u64 {
-        if bytes < self.tuning.whole_message_from {
-            return 0;
-        }
-        let word = self.word_of(&mut crate::ops::lock(&self.direct), buffer, bytes);
+    /// Where a message lies, for a receiver that reads it whole; 0 if it goes in pieces; and whether it is timed. This
+    /// rank alone decides that, the receiver may decline.
+    pub(super) fn offer(
+        &self,
+        peer: usize,
+        buffer: *const u8,
+        bytes: usize,
+        lone: bool,
+    ) -> (u64, Option<Tried>) {
+        let direct = &mut *crate::ops::lock(&self.direct);
+        let word = self.word_of(direct, buffer, bytes);
         if word & IN_HEAP != 0 || self.is_here(peer) {
-            return word;
+            return (word, None);
         }
         let off = SingleCopy::Off as u64;
         let refused = self.fact(peer, Fact::SingleCopy) == off
             || self.tuning.single_copy == SingleCopy::Off
             || self.declined[peer].load(Relaxed);
-        if refused { 0 } else { word }
+        if refused {
+            return (0, None);
+        }
+        if self.tuning.single_copy == SingleCopy::On {
+            return (word, None);
+        }
+        let class = size_class(bytes);
+        let trials = direct.messages[peer].get_or_insert_default();
+        let MessageTrial { trial, under_way } = &mut trials.0[usize::from(lone)][class];
+        let (whole, timed) = match under_way {
+            true => (trial.chosen, false),
+            false => trial.next(),
+        };
+        *under_way |= timed;
+        let tried = timed.then_some(Tried {
+            peer,
+            lone,
+            class,
+            whole,
+        });
+        (if whole { word } else { 0 }, tried)
+    }
+
+    /// What a timed message has cost; `None`: it was not sent as it was to be.
+    pub(super) fn learn_trial(&self, tried: Tried, cost: Option<u64>) {
+        let mut direct = crate::ops::lock(&self.direct);
+        let trials = direct.messages[tried.peer].get_or_insert_default();
+        let known = &mut trials.0[usize::from(tried.lone)][tried.class];
+        known.under_way = false;
+        if let Some(cost) = cost {
+            known.trial.learn(tried.whole, cost);
+        }
     }
 
     /// Reads a message where it is. `false`: it can't be reached.

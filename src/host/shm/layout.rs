@@ -33,7 +33,7 @@ pub(super) const CHANNEL_DEPTH: u64 = 4;
 /// Notes of a channel: one for each piece, in which a short message lies itself. With more ranks than this there
 /// are fewer and shorter ones, as there is a channel for each two.
 const FEW_RANKS: usize = 8;
-const NOTES: usize = 16;
+const NOTES: usize = 32;
 const NOTES_OF_MANY: usize = CHANNEL_DEPTH as usize;
 /// Payload of a note behind its first cache line, and in it.
 const NOTE_PAYLOAD: usize = 1 << 10;
@@ -256,12 +256,14 @@ pub(super) struct NoteWords<'a> {
     pub number: &'a AtomicU64,
     /// Number of the message that the piece belongs to.
     pub message: &'a AtomicU64,
-    /// Elements and data type of the whole message; of a refused one, what the receiver expected.
+    /// Elements and data type of the whole message; of a refused one, what the receiver expected. In the note of a
+    /// timed message's last piece, in the end, the nanoseconds that the receiver needed for it.
     pub count: &'a AtomicU64,
     pub dtype: &'a AtomicU32,
-    /// What the receiver says of a message whose first piece this is: 0, [`REJECTED`] or [`DECLINED`].
+    /// 0 or [`TIMED`]; what the receiver says of a message whose first piece this is: [`REJECTED`] or [`DECLINED`].
     pub verdict: &'a AtomicU32,
-    /// Where the whole message lies, as in [`Map::buffer`]; 0 if the payload is a piece of it.
+    /// Where the whole message lies, as in [`Map::buffer`], until the offer is taken or taken back; 0 if the payload is
+    /// a piece of it.
     pub whole: &'a AtomicU64,
     start: *mut u8,
 }
@@ -270,8 +272,16 @@ pub(super) struct NoteWords<'a> {
 pub(super) const REJECTED: u32 = 1;
 /// The receiver could not read the message where it was.
 pub(super) const DECLINED: u32 = 2;
+/// The sender wants to know how long the receiver needs for the message.
+pub(super) const TIMED: u32 = 3;
 
 impl NoteWords<'_> {
+    /// The line in which its words lie.
+    #[inline]
+    pub(super) fn line(&self) -> *const u8 {
+        self.start
+    }
+
     /// Where a message of so many bytes lies, at most [`Map::note_bytes`]: with the words if there is room.
     #[inline]
     pub(super) fn payload(&self, bytes: usize) -> *mut u8 {
@@ -551,6 +561,11 @@ impl Word for AtomicU64 {
     #[inline(always)]
     fn store(&self, value: u64, order: Ordering) {
         AtomicU64::store(self, value, order);
+    }
+
+    #[inline(always)]
+    fn replace(&self, current: u64, new: u64, order: Ordering) -> bool {
+        AtomicU64::compare_exchange(self, current, new, order, Ordering::Relaxed).is_ok()
     }
 }
 

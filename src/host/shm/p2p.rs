@@ -9,24 +9,33 @@
 //!
 //! Messages of a group to the same rank follow each other without waiting, as far as there are notes.
 //!
-//! A long message whose buffer the receiver can reach stays where it is: its one piece tells where that is,
-//! and the receiver reads it from there. A receiver that can't declines, and the message goes in pieces.
+//! A long message whose buffer the receiver can reach may stay where it is: its one piece tells where that is,
+//! and the receiver reads it from there. A receiver that can't declines, and the message goes in pieces. Where the
+//! kernel would have to copy, pieces can be faster, as both ranks copy then: the sender tries both on its own messages
+//! and times them, by receiver and size ([`Tried`]). It says so in the note of the first piece, and the receiver puts
+//! the time that it took into the note of the last.
 //!
 //! One exception keeps ranks from blocking each other: a send outside a group whose message lies in
 //! the channel completely is done as soon as some peer has a message for this rank that it has not
 //! received, as that peer may be waiting for it. Such a send can't learn of a mismatch; the
-//! receiver's error names it.
+//! receiver's error names it. If the message was offered where it is, and fits into the channel, the offer is taken back
+//! before, unless the receiver has begun to read: one of the two changes the word of the offer
+//! ([`protocol::take_offer`]).
 
 use super::ShmEngine;
-use super::layout::{CHANNEL_DEPTH, DECLINED, REJECTED};
+use super::collectives::STREAM_FROM;
+use super::direct::Tried;
+use super::layout::{CHANNEL_DEPTH, DECLINED, REJECTED, TIMED};
+use super::protocol;
 use super::wait::Waiter;
 use crate::error::{Error, Result};
-use crate::host::kernels::copy;
+use crate::host::kernels::{copy, fence};
 use crate::host::local::{dtype_name, message_mismatch, own_transfers};
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::types::{DataType, OpKind};
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Instant;
 
 /// One send or receive with another rank that is under way.
 struct Transfer {
@@ -42,42 +51,158 @@ struct Transfer {
     done: usize,
     /// A receive has taken the first piece.
     begun: bool,
+    /// When it did, if the sender wants to know how long it takes.
+    since: Option<Instant>,
     /// The number of a send's first piece, from when it was posted until the receiver has taken it.
     first: Option<u64>,
     /// The number of a send's message, once its first piece was posted.
     message: Option<u64>,
     /// The channel's count of pieces at which a send is complete, once all are posted.
     last: Option<u64>,
+    /// A send whose way has not been chosen: it could stay where it is.
+    open: bool,
     /// Where a message lies that the receiver is to read whole; 0 if it goes in pieces.
     whole: u64,
+    /// The number of the note of an offer that was taken back.
+    taken_back: Option<u64>,
+    /// What a send that is timed has cost on this side.
+    timing: Option<Timing>,
+    /// Complete or refused.
+    over: bool,
+    /// The number of its peer and direction, and the next one with the same.
+    way: u32,
+    next: u32,
 }
+
+/// A send whose way is tried.
+struct Timing {
+    trial: Tried,
+    /// Nanoseconds of copying into the channel before the receiver began, and of all of it.
+    first: u64,
+    all: u64,
+}
+
+/// No transfer.
+const NONE: u32 = u32::MAX;
 
 /// Sends and receives with other ranks that are under way together.
 pub(in crate::host) struct Transfers {
     all: Vec<Transfer>,
-    /// Of each peer, its receives and its sends.
-    ways: Vec<[Way; 2]>,
+    /// How many are not over.
+    left: usize,
+    ways: Vec<Way>,
     result: Result<()>,
+}
+
+/// Those with one peer in one direction, in the order in which they go.
+struct Way {
+    sends: bool,
+    peer: usize,
+    /// The first that is not over, and the last.
+    head: u32,
+    tail: u32,
+    /// The first send that is not posted completely.
+    to_post: u32,
 }
 
 impl Transfers {
     pub(in crate::host) fn new(engine: &ShmEngine, ops: &[&HostOp]) -> Transfers {
-        let transfer = |op: &&HostOp| Transfer::new(engine, op, ops.len());
+        let mut transfers = Transfers::with_room(ops.len());
+        let mut known = Vec::new();
+        for op in ops {
+            let transfer = Transfer::new(engine, op, ops.len());
+            transfers.add(transfer, &mut known, engine.ranks);
+        }
+        transfers
+    }
+
+    fn with_room(transfers: usize) -> Transfers {
         Transfers {
-            all: ops.iter().map(transfer).collect(),
-            ways: vec![[Way::default(); 2]; engine.ranks],
+            all: Vec::with_capacity(transfers),
+            left: 0,
+            ways: Vec::new(),
             result: Ok(()),
         }
     }
 
+    /// Short sends, of which so many first ones are posted in their notes, from that message and piece on.
+    pub(super) fn posted(
+        engine: &ShmEngine,
+        ops: &[&HostOp],
+        posted: usize,
+        message: u64,
+        piece: u64,
+    ) -> Transfers {
+        let mut transfers = Transfers::new(engine, ops);
+        for (n, transfer) in transfers.all.iter_mut().enumerate().take(posted) {
+            let n = n as u64;
+            transfer.done = transfer.bytes;
+            transfer.first = Some(piece + n);
+            transfer.message = Some(message + n);
+            transfer.last = Some(piece + n + 1);
+        }
+        if let [way] = &mut transfers.ways[..] {
+            way.to_post = u32::try_from(posted).unwrap_or(NONE);
+            if posted == ops.len() {
+                way.to_post = NONE;
+            }
+        }
+        transfers
+    }
+
+    /// Adds one behind the others. `known` has the number of each way, once there is more than one.
+    fn add(&mut self, transfer: Transfer, known: &mut Vec<u32>, ranks: usize) {
+        let at = self.all.len() as u32;
+        let is = |way: &Way| way.peer == transfer.peer && way.sends == transfer.sends;
+        let number = |way: &Way| 2 * way.peer + usize::from(way.sends);
+        // Mostly it is that of the one before.
+        let before = self.all.last().map(|before| before.way);
+        let way = match before {
+            Some(way) if is(&self.ways[way as usize]) => way,
+            _ => {
+                let fresh = self.ways.len() as u32;
+                let way = Way {
+                    sends: transfer.sends,
+                    peer: transfer.peer,
+                    head: at,
+                    tail: NONE,
+                    to_post: at,
+                };
+                let mut place = fresh;
+                if fresh > 0 {
+                    if known.is_empty() {
+                        known.resize(2 * ranks, NONE);
+                        known[number(&self.ways[0])] = 0;
+                    }
+                    let seen = &mut known[number(&way)];
+                    if *seen == NONE {
+                        *seen = fresh;
+                    }
+                    place = *seen;
+                }
+                if place == fresh {
+                    self.ways.push(way);
+                }
+                place
+            }
+        };
+        let tail = std::mem::replace(&mut self.ways[way as usize].tail, at);
+        if let Some(before) = self.all.get_mut(tail as usize) {
+            before.next = at;
+        }
+        self.all.push(Transfer { way, ..transfer });
+        self.left += 1;
+    }
+
     /// Whether each is complete or was refused.
     pub(in crate::host) fn are_over(&self) -> bool {
-        self.all.is_empty()
+        self.left == 0
     }
 
     /// The ranks that are waited for.
     pub(in crate::host) fn peers(&self) -> Vec<u32> {
-        let mut peers: Vec<u32> = self.all.iter().map(|one| one.peer as u32).collect();
+        let busy = self.ways.iter().filter(|way| way.head != NONE);
+        let mut peers: Vec<u32> = busy.map(|way| way.peer as u32).collect();
         peers.sort_unstable();
         peers.dedup();
         peers
@@ -109,16 +234,6 @@ enum Outcome {
     Failed(Error),
 }
 
-/// What is known of one direction of one peer while all transfers are looked at.
-#[derive(Clone, Copy, Default)]
-struct Way {
-    /// The transfers that follow have to wait for one before them.
-    busy: bool,
-    /// The pieces that the receiver had taken when the first send was looked at: no note is used again before
-    /// the sends that it belonged to have been looked at since.
-    taken: Option<u64>,
-}
-
 impl Transfer {
     /// One of `together` transfers.
     fn new(engine: &ShmEngine, op: &HostOp, together: usize) -> Transfer {
@@ -130,41 +245,52 @@ impl Transfer {
         };
         let bytes = op.count * op.dtype.size();
         let piece = engine.map.piece_bytes();
+        let buffer = if sends { op.send.cast_mut() } else { op.recv };
         let pieces =
             (WINDOW.min(WINDOWS / together) / piece).clamp(1, bytes.div_ceil(piece).max(1));
-        // What fits into the channel may be complete before the receiver comes.
-        let fits = bytes <= piece * CHANNEL_DEPTH as usize;
         Transfer {
-            whole: if sends && !fits && !on_device {
-                engine.offer(op.root as usize, op.send, bytes)
-            } else {
-                0
-            },
-            sends,
-            peer: op.root as usize,
-            buffer: if sends { op.send.cast_mut() } else { op.recv },
+            open: sends && !on_device && engine.may_offer(bytes),
             window: on_device.then(|| Window {
                 memory: vec![MaybeUninit::uninit(); pieces * piece],
                 start: 0,
                 len: 0,
             }),
-            count: op.count,
-            dtype: op.dtype,
-            bytes,
+            ..Transfer::of(sends, op.root as usize, buffer, op.count, op.dtype)
+        }
+    }
+
+    /// One in host memory that has not begun.
+    fn of(sends: bool, peer: usize, buffer: *mut u8, count: usize, dtype: DataType) -> Transfer {
+        Transfer {
+            sends,
+            peer,
+            buffer,
+            window: None,
+            count,
+            dtype,
+            bytes: count * dtype.size(),
             done: 0,
             begun: false,
+            since: None,
             first: None,
             message: None,
             last: None,
+            open: false,
+            whole: 0,
+            taken_back: None,
+            timing: None,
+            over: false,
+            way: NONE,
+            next: NONE,
         }
     }
 }
 
 impl Transfer {
-    /// Whether the next one of the same way may be looked at: a send that is done but for being taken. A message that
-    /// lies elsewhere may come again, in pieces.
+    /// Whether a send is posted, so that the next of its way may be. A message that lies elsewhere may come again, in
+    /// pieces.
     fn lets_others_follow(&self) -> bool {
-        self.sends && self.last.is_some() && self.whole == 0
+        self.last.is_some() && self.whole == 0
     }
 }
 
@@ -174,28 +300,29 @@ impl ShmEngine {
     /// # Safety
     /// As [`Engine::run`](crate::host::engine::Engine::run).
     pub(super) unsafe fn transfer_alone(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
-        let mut transfers = Transfers::new(self, &[op]);
-        let transfer = &mut transfers.all[0];
+        let mut transfer = Transfer::new(self, op, 1);
         // A peer that is about as far as this rank is there before all that waiting needs could be set up.
         for _ in 0..self.first_looks() {
             // SAFETY: handed down from the caller.
             let outcome = unsafe {
                 if transfer.sends {
                     let taken = self.map.taken(self.rank, transfer.peer).load(Acquire);
-                    self.push(transfer, true, taken)
+                    self.push(&mut transfer, true, taken)
                 } else {
-                    self.pull(transfer)
+                    self.pull(&mut transfer)
                 }
             };
             if !matches!(outcome, Outcome::Idle) {
                 self.ring();
             }
             match outcome {
-                Outcome::Idle | Outcome::Progress => std::hint::spin_loop(),
+                Outcome::Idle | Outcome::Progress => self.pause_between_looks(),
                 Outcome::Complete => return Ok(()),
                 Outcome::Failed(error) => return Err(error),
             }
         }
+        let mut transfers = Transfers::with_room(1);
+        transfers.add(transfer, &mut Vec::new(), self.ranks);
         // SAFETY: handed down from the caller.
         unsafe { self.transfer_all(&mut transfers, true, wait) }
     }
@@ -209,6 +336,15 @@ impl ShmEngine {
         ops: &[&HostOp],
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
+        if self.is_short_run(ops) {
+            // SAFETY: handed down from the caller.
+            return unsafe { self.run_short(ops, wait) };
+        }
+        if ops.iter().all(|op| op.root as usize != self.rank) {
+            let mut transfers = Transfers::new(self, ops);
+            // SAFETY: handed down from the caller.
+            return unsafe { self.transfer_all(&mut transfers, false, wait) };
+        }
         let (own, others): (Vec<&HostOp>, Vec<&HostOp>) =
             ops.iter().partition(|op| op.root as usize == self.rank);
         let own = own_transfers(self.rank, &own, |on_device, to, from, bytes| {
@@ -225,7 +361,7 @@ impl ShmEngine {
     ///
     /// # Safety
     /// As [`Engine::run`](crate::host::engine::Engine::run).
-    unsafe fn transfer_all(
+    pub(super) unsafe fn transfer_all(
         &self,
         transfers: &mut Transfers,
         lone: bool,
@@ -239,7 +375,7 @@ impl ShmEngine {
                 waiter.progressed();
                 last_look = false;
             } else {
-                let ready = || transfers.all.iter().any(|transfer| self.can_move(transfer));
+                let ready = || self.can_move(transfers);
                 if let Err(error) = waiter.pause(&ready, &|| transfers.peers()) {
                     // What came before the end of the communicator is taken all the same.
                     if last_look || !self.ended_elsewhere() {
@@ -258,60 +394,88 @@ impl ShmEngine {
     /// # Safety
     /// As [`Engine::run`](crate::host::engine::Engine::run), for all of them.
     pub(in crate::host) unsafe fn advance(&self, transfers: &mut Transfers, lone: bool) -> bool {
-        let Transfers { all, ways, result } = transfers;
+        let Transfers {
+            all,
+            left,
+            ways,
+            result,
+        } = transfers;
         let mut moved = false;
-        ways.fill([Way::default(); 2]);
-        all.retain_mut(|transfer| {
-            let way = &mut ways[transfer.peer][usize::from(transfer.sends)];
-            if way.busy {
-                return true;
-            }
-            // SAFETY: handed down from the caller.
-            let outcome = unsafe {
-                if transfer.sends {
-                    let now = || self.map.taken(self.rank, transfer.peer).load(Acquire);
-                    let taken = *way.taken.get_or_insert_with(now);
-                    self.push(transfer, lone, taken)
-                } else {
-                    self.pull(transfer)
-                }
+        for way in ways {
+            // Of sends, the pieces that the receiver has taken now: no note is used again before the sends that it
+            // belonged to have been looked at since.
+            let taken = match way.sends {
+                true => self.map.taken(self.rank, way.peer).load(Acquire),
+                false => 0,
             };
-            moved |= !matches!(outcome, Outcome::Idle);
-            match outcome {
-                Outcome::Idle | Outcome::Progress => {
-                    way.busy = !transfer.lets_others_follow();
-                    true
-                }
-                Outcome::Complete => false,
-                Outcome::Failed(error) => {
-                    if result.is_ok() {
-                        *result = Err(error);
+            let mut at = way.head;
+            while let Some(transfer) = all.get_mut(at as usize) {
+                if !transfer.over {
+                    // SAFETY: handed down from the caller.
+                    let outcome = unsafe {
+                        match transfer.sends {
+                            true => self.push(transfer, lone, taken),
+                            false => self.pull(transfer),
+                        }
+                    };
+                    moved |= !matches!(outcome, Outcome::Idle);
+                    match outcome {
+                        Outcome::Idle | Outcome::Progress => {}
+                        Outcome::Complete => transfer.over = true,
+                        Outcome::Failed(error) => {
+                            transfer.over = true;
+                            if result.is_ok() {
+                                *result = Err(error);
+                            }
+                        }
                     }
-                    false
+                    *left -= usize::from(transfer.over);
+                }
+                let posted = transfer.over || transfer.sends && transfer.lets_others_follow();
+                if way.to_post == at && posted {
+                    way.to_post = transfer.next;
+                }
+                if transfer.over {
+                    if way.head == at {
+                        way.head = transfer.next;
+                    }
+                    at = transfer.next;
+                } else if posted && way.to_post != NONE {
+                    // Those between are posted and, like this one, not taken.
+                    at = way.to_post;
+                } else {
+                    break;
                 }
             }
-        });
+        }
         if moved {
             self.ring();
         }
         moved
     }
 
-    /// Whether a look at the transfer may find something to do: a hint for spinning.
-    fn can_move(&self, transfer: &Transfer) -> bool {
-        if !transfer.sends {
-            let next = self.map.taken(transfer.peer, self.rank).load(Relaxed);
-            return self.is_posted(transfer.peer, next);
-        }
-        let taken = self.map.taken(self.rank, transfer.peer).load(Acquire);
-        let rejected = |first| {
-            let note = self.map.note(self.rank, transfer.peer, first);
-            taken > first && note.verdict.load(Relaxed) == REJECTED
-        };
-        match transfer.last {
-            Some(last) => taken >= last || transfer.first.is_some_and(rejected),
-            None => self.has_room(transfer, taken),
-        }
+    /// Whether a look at any transfer may find something to do: a hint for spinning.
+    fn can_move(&self, transfers: &Transfers) -> bool {
+        transfers.ways.iter().any(|way| {
+            let Some(head) = transfers.all.get(way.head as usize) else {
+                return false;
+            };
+            if !way.sends {
+                let next = self.map.taken(way.peer, self.rank).load(Relaxed);
+                return self.is_posted(way.peer, next);
+            }
+            let taken = self.map.taken(self.rank, way.peer).load(Acquire);
+            let rejected = |first| {
+                let note = self.map.note(self.rank, way.peer, first);
+                taken > first && note.verdict.load(Relaxed) == REJECTED
+            };
+            head.last.is_some_and(|last| taken >= last)
+                || head.first.is_some_and(rejected)
+                || transfers
+                    .all
+                    .get(way.to_post as usize)
+                    .is_some_and(|next| next.last.is_none() && self.has_room(next, taken))
+        })
     }
 
     /// Whether a piece of a peer's is there.
@@ -327,7 +491,9 @@ impl ShmEngine {
         let most = if transfer.whole != 0 || transfer.bytes <= self.map.note_bytes() {
             self.map.notes()
         } else {
-            CHANNEL_DEPTH
+            // The note of an offer has no slot.
+            let without = transfer.taken_back.is_some_and(|note| taken <= note);
+            CHANNEL_DEPTH + u64::from(without)
         };
         self.posted[transfer.peer].load(Relaxed) - taken < most
     }
@@ -345,6 +511,7 @@ impl ShmEngine {
             let note = self.map.note(self.rank, transfer.peer, first);
             match note.verdict.load(Relaxed) {
                 REJECTED => {
+                    self.give_up(transfer);
                     let expected = note.count.load(Relaxed);
                     let expected_dtype = dtype_name(note.dtype.load(Relaxed).into());
                     return Outcome::Failed(message_mismatch(
@@ -358,64 +525,146 @@ impl ShmEngine {
                 }
                 DECLINED => {
                     self.declined[transfer.peer].store(true, Relaxed);
+                    self.give_up(transfer);
                     (transfer.whole, transfer.last) = (0, None);
                 }
                 _ => {}
             }
         }
         let mut posted = self.posted[transfer.peer].load(Relaxed);
+        if transfer.open {
+            self.choose_message(transfer, lone);
+        }
         while transfer.last.is_none() && self.has_room(transfer, taken) {
+            let mut timed = 0;
             let message = *transfer.message.get_or_insert_with(|| {
                 // Only this rank sends on this channel, one call at a time.
                 let message = self.messages[transfer.peer].load(Relaxed) + 1;
                 self.messages[transfer.peer].store(message, Relaxed);
                 transfer.first = Some(posted);
+                if transfer.timing.is_some() {
+                    timed = TIMED;
+                }
                 message
             });
             let note = self.map.note(self.rank, transfer.peer, posted);
+            moved = true;
+            let begins = transfer.timing.is_some().then(Instant::now);
+            if transfer.whole == 0 {
+                let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
+                // SAFETY: handed down from the caller; done + len <= bytes.
+                let from = match unsafe { self.outgoing(transfer) } {
+                    Ok(from) => from,
+                    Err(error) => return Outcome::Failed(error),
+                };
+                let to = if transfer.bytes <= self.map.note_bytes() {
+                    note.payload(transfer.bytes)
+                } else {
+                    self.map.piece(self.rank, transfer.peer, posted)
+                };
+                // SAFETY: at least `len` bytes are at `from`; the note has room for a message that is so short, the
+                // slot for a piece; and the receiver has taken what was in it.
+                unsafe { copy(to, from, len, false) };
+                transfer.done += len;
+            }
+            // The line with the words last, and all at once, as the receiver looks at it all the time.
             note.message.store(message, Relaxed);
             note.count.store(transfer.count as u64, Relaxed);
             note.dtype.store(transfer.dtype as u32, Relaxed);
-            note.verdict.store(0, Relaxed);
+            note.verdict.store(timed, Relaxed);
             note.whole.store(transfer.whole, Relaxed);
-            moved = true;
-            if transfer.whole != 0 {
-                posted += 1;
-                self.posted[transfer.peer].store(posted, Relaxed);
-                note.number.store(posted, Release);
-                transfer.last = Some(posted);
-                break;
-            }
-            let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
-            // SAFETY: handed down from the caller; done + len <= bytes.
-            let from = match unsafe { self.outgoing(transfer) } {
-                Ok(from) => from,
-                Err(error) => return Outcome::Failed(error),
-            };
-            let to = if transfer.bytes <= self.map.note_bytes() {
-                note.payload(transfer.bytes)
-            } else {
-                self.map.piece(self.rank, transfer.peer, posted)
-            };
-            // SAFETY: at least `len` bytes are at `from`; the note has room for a message that is so short, the slot
-            // for a piece; and the receiver has taken what was in it.
-            unsafe { copy(to, from, len, false) };
-            transfer.done += len;
             posted += 1;
             self.posted[transfer.peer].store(posted, Relaxed);
             note.number.store(posted, Release);
+            if transfer.whole != 0 {
+                transfer.last = Some(posted);
+                break;
+            }
+            if let (Some(timing), Some(begins)) = (&mut transfer.timing, begins) {
+                let spent = begins.elapsed().as_nanos() as u64;
+                timing.all += spent;
+                // Where the receiver has no core of its own, it doesn't begin before this rank waits.
+                let alone = !self.spins.load(Relaxed) && transfer.first.is_some();
+                if timing.first == 0 || alone {
+                    timing.first += spent.max(1);
+                }
+            }
             if transfer.done == transfer.bytes {
                 transfer.last = Some(posted);
             }
         }
         match transfer.last {
-            Some(last) if taken >= last => Outcome::Complete,
-            // It lies in the channel, not in the caller's buffer.
-            Some(_) if lone && !moved && transfer.whole == 0 && self.has_unreceived() => {
+            Some(last) if taken >= last => {
+                if let Some(timing) = transfer.timing.take() {
+                    let note = self.map.note(self.rank, transfer.peer, last - 1);
+                    self.learn_message(&timing, note.count.load(Relaxed), transfer.bytes);
+                }
                 Outcome::Complete
+            }
+            // It lies in the channel, not in the caller's buffer.
+            Some(last) if lone && !moved && self.has_unreceived() => {
+                if transfer.whole == 0 {
+                    self.give_up(transfer);
+                    return Outcome::Complete;
+                }
+                let note = self.map.note(self.rank, transfer.peer, last - 1);
+                if !self.fits_channel(transfer.bytes)
+                    || !protocol::take_back(note.whole, transfer.whole)
+                {
+                    return Outcome::Idle;
+                }
+                self.give_up(transfer);
+                transfer.taken_back = Some(last - 1);
+                (transfer.whole, transfer.last) = (0, None);
+                Outcome::Progress
             }
             _ if moved => Outcome::Progress,
             _ => Outcome::Idle,
+        }
+    }
+
+    /// Whether all pieces of a message may be under way at once.
+    fn fits_channel(&self, bytes: usize) -> bool {
+        bytes <= self.map.piece_bytes() * CHANNEL_DEPTH as usize
+    }
+
+    /// Whether a message is long enough to be offered where it is. If it would also fit into the channel, there has to be
+    /// room for it beside the note of the offer, which may be taken back.
+    fn may_offer(&self, bytes: usize) -> bool {
+        let beside = (self.map.notes() - 1).min(CHANNEL_DEPTH) as usize;
+        bytes >= self.tuning.whole_message_from
+            && (!self.fits_channel(bytes) || bytes <= self.map.piece_bytes() * beside)
+    }
+
+    /// Whether a send goes in pieces, or is offered where it is.
+    #[cold]
+    fn choose_message(&self, transfer: &mut Transfer, lone: bool) {
+        transfer.open = false;
+        let (whole, tried) = self.offer(transfer.peer, transfer.buffer, transfer.bytes, lone);
+        transfer.whole = whole;
+        transfer.timing = tried.map(|trial| Timing {
+            trial,
+            first: 0,
+            all: 0,
+        });
+    }
+
+    /// What a send has cost, if the receiver needed so many nanoseconds from when its first piece was there.
+    #[cold]
+    fn learn_message(&self, timing: &Timing, receiver: u64, bytes: usize) {
+        // Alone, a message is not there before its first piece. Of many together the slower side counts.
+        let nanoseconds = match timing.trial.lone {
+            true => receiver + timing.first,
+            false => receiver.max(timing.all),
+        };
+        let cost = nanoseconds.saturating_mul(1000) / bytes.max(1) as u64;
+        self.learn_trial(timing.trial, Some(cost.max(1)));
+    }
+
+    /// A timed send does not become what was to be timed.
+    fn give_up(&self, transfer: &mut Transfer) {
+        if let Some(timing) = transfer.timing.take() {
+            self.learn_trial(timing.trial, None);
         }
     }
 
@@ -490,7 +739,7 @@ impl ShmEngine {
     }
 
     /// Whether a peer has posted a message that this rank has not taken.
-    fn has_unreceived(&self) -> bool {
+    pub(super) fn has_unreceived(&self) -> bool {
         (0..self.ranks)
             .filter(|&peer| peer != self.rank)
             .any(|peer| {
@@ -546,9 +795,20 @@ impl ShmEngine {
                         ),
                     ));
                 }
+                if note.verdict.load(Relaxed) == TIMED {
+                    transfer.since = Some(Instant::now());
+                }
             }
             let whole = note.whole.load(Relaxed);
-            if whole != 0 {
+            let offered = whole != 0
+                && (!self.fits_channel(transfer.bytes) || protocol::take_offer(note.whole, whole));
+            if whole != 0 && !offered {
+                // Its sender could not wait; pieces follow.
+                next += 1;
+                taken.store(next, Release);
+                continue;
+            }
+            if offered {
                 // SAFETY: the sender has announced a message of as many bytes, and leaves it until the
                 // piece is taken.
                 match unsafe { self.take_whole(transfer, whole) } {
@@ -558,9 +818,13 @@ impl ShmEngine {
                     // The engine has failed, as the next wait says.
                     Err(_) => return Outcome::Idle,
                 }
+                let complete = transfer.done == transfer.bytes;
+                if let (true, Some(since)) = (complete, transfer.since) {
+                    note.count.store(since.elapsed().as_nanos() as u64, Relaxed);
+                }
                 next += 1;
                 taken.store(next, Release);
-                if transfer.done == transfer.bytes {
+                if complete {
                     return Outcome::Complete;
                 }
                 continue;
@@ -577,18 +841,28 @@ impl ShmEngine {
                     .as_mut_ptr()
                     .cast(),
             };
+            let stream = transfer.bytes >= STREAM_FROM && transfer.window.is_none();
             // SAFETY: done + len <= bytes, or within the window, of whole pieces; the sender has posted a piece
             // of that many bytes, as it cuts a message of the same length in the same way, and leaves it until
             // it is taken.
-            unsafe { copy(to, from, len, false) };
+            unsafe { copy(to, from, len, stream) };
             transfer.done += len;
             // SAFETY: handed down from the caller.
             if let Err(error) = unsafe { self.incoming(transfer) } {
                 return Outcome::Failed(error);
             }
+            let complete = transfer.done == transfer.bytes;
+            if complete {
+                if stream {
+                    fence();
+                }
+                if let Some(since) = transfer.since {
+                    note.count.store(since.elapsed().as_nanos() as u64, Relaxed);
+                }
+            }
             next += 1;
             taken.store(next, Release);
-            if transfer.done == transfer.bytes {
+            if complete {
                 return Outcome::Complete;
             }
         }

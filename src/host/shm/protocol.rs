@@ -18,6 +18,9 @@
 //!
 //! Operations that touch the others' own buffers end with [`leave`]: a rank gives its buffers back to
 //! its caller only once the others have left them.
+//!
+//! A message that is offered where it lies is read by its receiver or taken back by its sender, whoever changes the word
+//! of the offer first ([`take_offer`], [`take_back`]).
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering::{self, Acquire, Release};
@@ -26,6 +29,8 @@ use core::sync::atomic::Ordering::{self, Acquire, Release};
 pub(crate) trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
+    /// Whether it was `current`, and now is `new`.
+    fn replace(&self, current: u64, new: u64, order: Ordering) -> bool;
 }
 
 /// One word that a rank writes and others poll.
@@ -223,4 +228,21 @@ pub(crate) fn reduce_steps<G: Group>(
         }
     }
     Ok(())
+}
+
+/// An offer that its receiver has taken, and one that its sender has taken back: no address of a message.
+const TAKEN: u64 = 1;
+const TAKEN_BACK: u64 = 2;
+
+/// The receiver takes a message where it lies, as offered. `false`: its sender has taken the offer back, and may use
+/// the buffer for something else.
+#[inline]
+pub(crate) fn take_offer<W: Word>(offer: &W, offered: u64) -> bool {
+    offered != TAKEN_BACK && offer.replace(offered, TAKEN, Acquire)
+}
+
+/// The sender takes an offer back. `false`: the receiver has taken it, and reads.
+#[inline]
+pub(crate) fn take_back<W: Word>(offer: &W, offered: u64) -> bool {
+    offer.replace(offered, TAKEN_BACK, Acquire)
 }

@@ -1,7 +1,7 @@
 //! The engine with threads and with processes as ranks.
 
 use super::direct::{Trial, Ways};
-use super::layout::Fact;
+use super::layout::{CHANNEL_DEPTH, Fact};
 use super::*;
 use crate::config::SingleCopy;
 use crate::error::Code;
@@ -129,66 +129,153 @@ engine_tests! {
     random_operations_with_threads
 }
 
+/// The operation that a tiny one is on the long way.
+fn long_way(tiny: &Tiny) -> HostOp {
+    HostOp {
+        send: tiny.send,
+        recv: tiny.recv,
+        reduction: Reduction::Builtin(tiny.op),
+        root: tiny.root as u32,
+        ..op(tiny.kind, tiny.count, tiny.dtype)
+    }
+}
+
+/// One rank's result of a tiny collective, made by the short way or by the long one, in place or not.
+fn tiny_result(engine: &ShmEngine, tiny: Tiny, short: bool, in_place: bool) -> Vec<u8> {
+    let (rank, ranks, bytes) = (engine.rank, engine.ranks, tiny.count * tiny.dtype.size());
+    let blocks = |many: bool| if many { ranks * bytes } else { bytes };
+    let sent = blocks(matches!(
+        tiny.kind,
+        OpKind::ReduceScatter | OpKind::AllToAll
+    ));
+    let got = blocks(matches!(tiny.kind, OpKind::AllGather | OpKind::AllToAll));
+    let content = pattern(rank, 0, 0, sent);
+    let (mut send, mut recv) = (Buffer::of(&content), Buffer::new(got));
+    let mut both = Buffer::new(sent.max(got));
+    let mut at = 0;
+    let tiny = match (in_place, tiny.kind) {
+        (false, _) => Tiny {
+            send: send.ptr(),
+            recv: recv.ptr(),
+            ..tiny
+        },
+        // As it is done in place: a block of the larger buffer is the smaller one.
+        (true, kind) => {
+            let own = both.ptr().wrapping_add(rank * bytes);
+            let (from, to) = match kind {
+                OpKind::ReduceScatter => (both.ptr(), own),
+                OpKind::AllGather => (own, both.ptr()),
+                _ => (both.ptr(), both.ptr()),
+            };
+            at = to.addr() - both.ptr().addr();
+            // SAFETY: inside the larger buffer, which nobody else knows yet.
+            unsafe { from.copy_from(content.as_ptr(), sent) };
+            Tiny {
+                send: from,
+                recv: to,
+                ..tiny
+            }
+        }
+    };
+    if short {
+        let folding = engine.takes_tiny(&tiny).unwrap();
+        // SAFETY: buffers as the kind has them, and one operation at a time.
+        unsafe { engine.run_tiny(&tiny, folding, &Until::long()).unwrap() };
+    } else {
+        run(engine, &long_way(&tiny)).unwrap();
+    }
+    match in_place {
+        true => both.get()[at..at + got].to_vec(),
+        false => recv.get().to_vec(),
+    }
+}
+
 #[test]
-fn the_shortest_way_of_an_all_reduce_meets_the_long_one() {
+fn the_shortest_ways_of_collectives_meet_the_long_ones() {
+    let kinds = [
+        OpKind::AllReduce,
+        OpKind::ReduceScatter,
+        OpKind::AllGather,
+        OpKind::AllToAll,
+        OpKind::Broadcast,
+    ];
     for ranks in [2, 3] {
         let world = World::new(ranks);
         world.each(|engine| {
-            for (dtype, reduction) in DataType::ALL
-                .into_iter()
-                .flat_map(|dtype| RedOp::ALL.map(|reduction| (dtype, reduction)))
-                .filter(|(dtype, _)| !dtype.is_float8())
-            {
-                for count in (1..=MOST_TINY / dtype.size()).step_by(3) {
-                    let bytes = count * dtype.size();
-                    // Both orders of who takes which way, and all by the long one.
-                    let results = [0, 1, ranks as usize].map(|short| {
-                        let mut send = Buffer::of(&pattern(engine.rank, 0, 0, bytes));
-                        let mut recv = Buffer::new(bytes);
-                        let mut sum = op(OpKind::AllReduce, count, dtype);
-                        (sum.send, sum.recv) = (send.ptr(), recv.ptr());
-                        sum.reduction = Reduction::Builtin(reduction);
-                        if engine.rank == short {
-                            let tiny = Tiny {
-                                send: sum.send,
-                                recv: sum.recv,
-                                count,
-                                dtype,
-                                op: reduction,
-                            };
-                            let folding = engine.takes_tiny(&tiny).unwrap();
-                            // SAFETY: two buffers of as many bytes, and one operation at a time.
-                            unsafe { engine.run_tiny(&tiny, folding, &Until::long()).unwrap() };
-                        } else {
-                            run(engine, &sum).unwrap();
-                        }
-                        recv.get().to_vec()
-                    });
-                    assert!(
-                        results[0] == results[2] && results[1] == results[2],
-                        "{count} of {dtype:?}, {reduction:?}: {results:?}"
-                    );
+            let operations = kinds.into_iter().flat_map(|kind| {
+                let reduces = matches!(kind, OpKind::AllReduce | OpKind::ReduceScatter);
+                let ops = if reduces {
+                    &RedOp::ALL[..]
+                } else {
+                    &RedOp::ALL[..1]
+                };
+                let dtypes = DataType::ALL.into_iter();
+                let usual = dtypes.filter(move |dtype| !(reduces && dtype.is_float8()));
+                usual.flat_map(move |dtype| ops.iter().map(move |&op| (kind, dtype, op)))
+            });
+            for (kind, dtype, op) in operations {
+                let blocks = match kind {
+                    OpKind::ReduceScatter | OpKind::AllToAll => ranks as usize,
+                    _ => 1,
+                };
+                let most = MOST_TINY / dtype.size() / blocks;
+                for count in (1..=most).step_by(5) {
+                    for (root, in_place) in [(0, false), (1, true)] {
+                        let tiny = Tiny {
+                            kind,
+                            send: std::ptr::null(),
+                            recv: std::ptr::null_mut(),
+                            count,
+                            dtype,
+                            op,
+                            root,
+                        };
+                        // Both orders of who takes which way, all by the short one, and all by the long one.
+                        let results = [0b01, 0b10, 0b111, 0].map(|short: u32| {
+                            let short = short >> engine.rank & 1 == 1;
+                            tiny_result(engine, tiny, short, in_place)
+                        });
+                        assert!(
+                            results.iter().all(|result| *result == results[3]),
+                            "{kind:?}: {count} of {dtype:?}, {op:?}: {results:?}"
+                        );
+                    }
                 }
+                let wide = Tiny {
+                    kind,
+                    send: std::ptr::null(),
+                    recv: std::ptr::null_mut(),
+                    count: most + 1,
+                    dtype,
+                    op,
+                    root: 0,
+                };
+                assert!(engine.takes_tiny(&wide).is_none());
+                let count = 1;
+                let root = ranks as usize;
+                assert!(
+                    engine
+                        .takes_tiny(&Tiny {
+                            count,
+                            root,
+                            ..wide
+                        })
+                        .is_none()
+                );
             }
-            let wide = Tiny {
-                send: std::ptr::null(),
-                recv: std::ptr::null_mut(),
-                count: MOST_TINY / 8 + 1,
-                dtype: DataType::Int64,
-                op: RedOp::Sum,
-            };
-            assert!(engine.takes_tiny(&wide).is_none());
         });
         // What differs is found on this way, too, and a failure ends it.
         let all_know = Barrier::new(ranks as usize);
         let errors = world.each(|engine| {
             let (send, mut recv) = ([1i32; 2], [0i32; 2]);
             let tiny = Tiny {
+                kind: OpKind::AllReduce,
                 send: send.as_ptr().cast(),
                 recv: recv.as_mut_ptr().cast(),
                 count: 1 + engine.rank % 2,
                 dtype: DataType::Int32,
                 op: RedOp::Sum,
+                root: 0,
             };
             let folding = engine.takes_tiny(&tiny).unwrap();
             // SAFETY: as above.
@@ -204,6 +291,110 @@ fn the_shortest_way_of_an_all_reduce_meets_the_long_one() {
             assert!(differs.text().contains("ranks disagree"), "{differs}");
             assert!(ended.text().contains("the end"), "{ended}");
         }
+    }
+}
+
+/// Sends or receives by the short way if it takes the message, else by the long one.
+fn short_or_long(engine: &ShmEngine, kind: OpKind, buffer: &mut Buffer) -> Result<()> {
+    let short = Short {
+        buffer: buffer.ptr(),
+        count: buffer.get().len(),
+        dtype: DataType::Uint8,
+        peer: 1 - engine.rank,
+    };
+    let wait = Until::after(Duration::from_secs(20));
+    // SAFETY: the buffer has as many bytes, and one operation goes on at a time.
+    let done = unsafe {
+        match kind {
+            OpKind::Send => engine.send_short(&short, || (), &wait),
+            _ => engine.receive_short(&short).map(Ok),
+        }
+    };
+    done.unwrap_or_else(|| run_with(engine, &transfer(kind, short.peer, buffer), &wait))
+}
+
+#[test]
+fn the_shortest_ways_of_messages_meet_the_long_ones() {
+    for spins in [true, false] {
+        let world = World::new(2);
+        for engine in &world.0 {
+            engine.spins.store(spins, Relaxed);
+        }
+        world.each(|engine| {
+            for round in 0..400 {
+                let len = [1, 7, 8, 24, 25, 64, 112, 113, 512, 513, 1025][round % 11];
+                let sends = (engine.rank == 0) == (round % 3 != 0);
+                let kind = if sends { OpKind::Send } else { OpKind::Recv };
+                // Each side takes the short way in three of four rounds, and comes late now and then.
+                let short = round / (1 + engine.rank) % 4 != 0;
+                if round % (29 + engine.rank) == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let content = pattern(0, 1, round, len);
+                let mut buffer = match sends {
+                    true => Buffer::of(&content),
+                    false => Buffer::new(len),
+                };
+                match short {
+                    true => short_or_long(engine, kind, &mut buffer).unwrap(),
+                    false => run(engine, &transfer(kind, 1 - engine.rank, &mut buffer)).unwrap(),
+                }
+                assert!(buffer.get() == content, "message {round} of {len} bytes");
+            }
+        });
+    }
+}
+
+#[test]
+fn the_shortest_way_of_a_message_is_not_taken_where_it_is_not_one() {
+    let world = World::new(2);
+    let engine = &*world.0[0];
+    let mut buffer = Buffer::new(2000);
+    let usual = Short {
+        buffer: buffer.ptr(),
+        count: 8,
+        dtype: DataType::Uint8,
+        peer: 1,
+    };
+    let wait = Until::after(Duration::from_millis(20));
+    let refused = |short: Short| {
+        // SAFETY: the buffer has as many bytes.
+        let sent = unsafe { engine.send_short(&short, || panic!("it begins"), &wait) };
+        // SAFETY: as above.
+        sent.is_none() && unsafe { engine.receive_short(&short) }.is_none()
+    };
+    assert!(refused(Short { peer: 0, ..usual }) && refused(Short { peer: 2, ..usual }));
+    assert!(refused(Short {
+        count: 1025,
+        ..usual
+    }));
+    // Where the channel is full.
+    engine.posted[1].store(engine.map.notes(), Relaxed);
+    assert!(refused(usual));
+    engine.posted[1].store(0, Relaxed);
+    // Nobody takes it: the deadline ends the communicator, and nothing begins any more.
+    // SAFETY: as above.
+    let late = unsafe { engine.send_short(&usual, || (), &wait) };
+    assert_eq!(late.unwrap().unwrap_err().code(), Code::Timeout);
+    assert!(refused(usual));
+}
+
+#[test]
+fn short_messages_that_disagree_are_errors_on_both_sides() {
+    let world = World::new(2);
+    for round in 0..20 {
+        let errors = world.each(|engine| {
+            let sends = engine.rank == 0;
+            let kind = if sends { OpKind::Send } else { OpKind::Recv };
+            let mut odd = Buffer::new(if sends { 3 } else { 4 });
+            let error = short_or_long(engine, kind, &mut odd).unwrap_err();
+            let mut usual = Buffer::of(&pattern(engine.rank, 0, round, 9));
+            short_or_long(engine, kind, &mut usual).unwrap();
+            assert_eq!(usual.get(), pattern(0, 0, round, 9));
+            error.text().to_owned()
+        });
+        assert!(errors[0].contains("Send(count 3"), "{}", errors[0]);
+        assert_eq!(errors[0], errors[1]);
     }
 }
 
@@ -380,7 +571,21 @@ fn until_all_notes_are_posted(engine: &ShmEngine) {
 #[test]
 fn messages_of_a_group_follow_each_other_without_waiting() {
     let lengths: Vec<usize> = (0..40).map(|n| [8, 0, 1, 24, 25, 1024][n % 6]).collect();
-    World::through(Through::Segment, 2).each(|engine| {
+    for one_by_one in [true, false] {
+        messages_follow_each_other(&short_messages_world(one_by_one), &lengths);
+    }
+}
+
+/// Two ranks whose groups of short messages of one direction go one by one, or as groups of all kinds do.
+fn short_messages_world(one_by_one: bool) -> World {
+    World::tuned(Through::Segment, 2, |rank| Tuning {
+        whole_message_from: if one_by_one { usize::MAX } else { 0 },
+        ..Through::Segment.tuning(rank)
+    })
+}
+
+fn messages_follow_each_other(world: &World, lengths: &[usize]) {
+    world.each(|engine| {
         let messages = lengths.iter().enumerate();
         let contents: Vec<Vec<u8>> = messages.map(|(n, len)| pattern(0, 1, n, *len)).collect();
         let (kind, peer) = match engine.rank {
@@ -407,8 +612,11 @@ fn messages_of_a_group_follow_each_other_without_waiting() {
 
 #[test]
 fn the_first_refused_message_of_many_under_way_is_the_one_that_its_sender_hears_of() {
-    for refused in [0, 3, 15, 16, 30] {
-        let errors = World::through(Through::Segment, 2).each(|engine| {
+    for (refused, one_by_one) in [0, 3, 30, 31, 32, 38]
+        .into_iter()
+        .flat_map(|refused| [(refused, true), (refused, false)])
+    {
+        let errors = short_messages_world(one_by_one).each(|engine| {
             let (kind, peer) = match engine.rank {
                 0 => (OpKind::Send, 1),
                 _ => (OpKind::Recv, 0),
@@ -440,7 +648,13 @@ fn the_first_refused_message_of_many_under_way_is_the_one_that_its_sender_hears_
 
 #[test]
 fn no_verdict_is_lost_when_its_note_is_used_again() {
-    World::through(Through::Segment, 2).each(|engine| {
+    for one_by_one in [true, false] {
+        refuse_one_of_many_again_and_again(&short_messages_world(one_by_one));
+    }
+}
+
+fn refuse_one_of_many_again_and_again(world: &World) {
+    world.each(|engine| {
         let sends = engine.rank == 0;
         let (kind, peer) = match sends {
             true => (OpKind::Send, 1),
@@ -452,7 +666,7 @@ fn no_verdict_is_lost_when_its_note_is_used_again() {
             .iter_mut()
             .map(|b| transfer(kind, peer, b))
             .collect();
-        for round in 0..3000 {
+        for round in 0..1500 {
             let refused = round % 40;
             let usual = std::mem::replace(&mut ops[refused], transfer(kind, peer, &mut odd));
             let result = group(engine, &ops);
@@ -530,12 +744,18 @@ fn both_ways_are_tried_and_one_is_chosen_for_a_while() {
     ];
     let mut trial = Trial::default();
     for (number, ((segment, copies), chosen, until)) in rounds.into_iter().enumerate() {
-        let trials = if number == 0 { 8 } else { 4 };
+        let trials = if number == 0 { 12 } else { 8 };
         for operation in 0..until {
             let (single_copy, timed) = trial.next();
             if operation < trials {
-                assert_eq!(single_copy, operation % 2 == 1, "{number}: {operation}");
-                assert_eq!(timed, number > 0 || operation >= 2, "{number}: {operation}");
+                // Two of each way in turns, of which the second is timed.
+                assert_eq!(single_copy, operation % 4 >= 2, "{number}: {operation}");
+                let settled = number > 0 || operation >= 4;
+                assert_eq!(
+                    timed,
+                    settled && operation % 2 == 1,
+                    "{number}: {operation}"
+                );
                 // Only the least of a way counts.
                 let least = if single_copy { copies } else { segment };
                 if timed {
@@ -570,8 +790,157 @@ fn both_ways_are_tried_and_one_is_chosen_for_a_while() {
     let ways = world.ways();
     assert!(ways.iter().all(|of| *of == ways[0]), "{ways:?}");
     assert_eq!(ways[0].pieces + ways[0].copies, 30);
-    assert!(ways[0].pieces >= 4 && ways[0].copies >= 4, "{ways:?}");
-    assert!(ways[0].pieces == 4 || ways[0].copies == 4, "{ways:?}");
+    assert!(ways[0].pieces >= 6 && ways[0].copies >= 6, "{ways:?}");
+    assert!(ways[0].pieces == 6 || ways[0].copies == 6, "{ways:?}");
+}
+
+/// Ranks of two processes that choose how their messages go.
+fn choosing_world() -> World {
+    World::tuned(Through::Kernel, 2, |rank| Tuning {
+        single_copy: SingleCopy::Auto,
+        ..Through::Kernel.tuning(rank)
+    })
+}
+
+/// Sends so many messages from rank 0 to rank 1, alone or in groups of so many.
+fn send_messages(world: &World, messages: usize, together: usize, bytes: usize) {
+    world.each(|engine| {
+        let (kind, peer) = match engine.rank {
+            0 => (OpKind::Send, 1),
+            _ => (OpKind::Recv, 0),
+        };
+        for round in 0..messages / together {
+            let content = |n: usize| pattern(0, 1, round * together + n, bytes);
+            let mut buffers: Vec<Buffer> = (0..together)
+                .map(|n| match kind {
+                    OpKind::Send => Buffer::of(&content(n)),
+                    _ => Buffer::new(bytes),
+                })
+                .collect();
+            let ops: Vec<_> = buffers
+                .iter_mut()
+                .map(|b| transfer(kind, peer, b))
+                .collect();
+            match &ops[..] {
+                [one] => run(engine, one).unwrap(),
+                many => group(engine, many).unwrap(),
+            }
+            for (n, buffer) in buffers.iter().enumerate() {
+                assert!(buffer.get() == content(n), "message {n} of round {round}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_sender_tries_both_ways_of_its_messages_and_stays_with_one() {
+    for bytes in [5000, 200_000] {
+        let world = choosing_world();
+        send_messages(&world, 40, 1, bytes);
+        // Three turns of two messages for each way, of which the first is not timed; then one way for all.
+        let whole = ways(&world.0[1]).messages;
+        assert!(
+            whole == 6 || whole == 6 + 28,
+            "{bytes}: {whole} were read whole"
+        );
+        // Those of groups are tried apart: of a group one at most is timed at a time.
+        send_messages(&world, 40 * 20, 20, bytes);
+        let more = ways(&world.0[1]).messages - whole;
+        assert!(
+            (6..=800 - 6).contains(&more),
+            "{bytes}: {more} were read whole"
+        );
+        assert_eq!(ways(&world.0[1]).declined, 0);
+    }
+}
+
+#[test]
+fn a_timed_message_that_is_refused_does_not_end_the_trials() {
+    let world = choosing_world();
+    // The sixth is the first that is timed.
+    send_messages(&world, 5, 1, 5000);
+    world.each(|engine| {
+        let (kind, peer) = match engine.rank {
+            0 => (OpKind::Send, 1),
+            _ => (OpKind::Recv, 0),
+        };
+        let mut odd = Buffer::new(5000 + engine.rank);
+        run(engine, &transfer(kind, peer, &mut odd)).unwrap_err();
+    });
+    send_messages(&world, 34, 1, 5000);
+    let whole = ways(&world.0[1]).messages;
+    assert!(whole == 6 || whole == 6 + 28, "{whole} were read whole");
+}
+
+#[test]
+fn what_a_timed_message_has_cost_decides() {
+    let world = choosing_world();
+    let (engine, buffer) = (&world.0[0], [0u8; 5000]);
+    for (lone, whole_is_better) in [(true, true), (false, false)] {
+        let offer = || engine.offer(1, buffer.as_ptr(), buffer.len(), lone);
+        let mut timed = Vec::new();
+        for _ in 0..12 {
+            let (word, tried) = offer();
+            if let Some(tried) = tried {
+                // Until it is known what it has cost, the others aren't tried.
+                assert!(offer().1.is_none() && offer().1.is_none());
+                let cost = if (word != 0) == whole_is_better {
+                    10
+                } else {
+                    20
+                };
+                engine.learn_trial(tried, Some(cost));
+                timed.push(word != 0);
+            }
+        }
+        assert_eq!(timed, [false, true, false, true]);
+        for _ in 0..100 {
+            let (word, tried) = offer();
+            assert!(tried.is_none());
+            assert_eq!(word != 0, whole_is_better);
+        }
+    }
+}
+
+#[test]
+fn two_ranks_that_send_before_they_receive_do_not_block_each_other() {
+    let piece = World::new(2).0[0].map.piece_bytes();
+    for through in [
+        Through::Kernel,
+        Through::Segment,
+        Through::Heap,
+        Through::Pointers,
+    ] {
+        let world = World::through(through, 2);
+        for bytes in [
+            1,
+            24,
+            25,
+            1024,
+            5000,
+            3 * piece + 1,
+            CHANNEL_DEPTH as usize * piece,
+        ] {
+            world.each(|engine| {
+                let peer = 1 - engine.rank;
+                for round in 0..3 {
+                    let content = |from: usize, to: usize| pattern(from, to, round, bytes);
+                    let mut send = Buffer::of(&content(engine.rank, peer));
+                    let mut recv = Buffer::new(bytes);
+                    let wait = Until::after(Duration::from_secs(20));
+                    run_with(engine, &transfer(OpKind::Send, peer, &mut send), &wait).unwrap();
+                    // It was taken out of the caller's buffer.
+                    send = Buffer::new(bytes);
+                    run_with(engine, &transfer(OpKind::Recv, peer, &mut recv), &wait).unwrap();
+                    assert!(
+                        recv.get() == content(peer, engine.rank),
+                        "{through:?}: {bytes}"
+                    );
+                    drop(send);
+                }
+            });
+        }
+    }
 }
 
 #[test]

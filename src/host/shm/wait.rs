@@ -36,6 +36,17 @@ const FIRST_LOOKS: u32 = 512;
 /// disturb its writing; where the cache line takes its time, a pause is a good part of that.
 const EAGER: std::ops::Range<u32> = 2..480;
 
+/// What passes after one of the first looks.
+#[inline(always)]
+fn pause_after(look: u32) {
+    if !EAGER.contains(&look) {
+        std::hint::spin_loop();
+    }
+}
+
+/// The same if there are not, each after the core was given to others: mostly the peer has it then.
+const FIRST_YIELDS: u32 = 4;
+
 /// States of the published failure.
 const NONE: u32 = 0;
 const WRITING: u32 = 1;
@@ -187,7 +198,17 @@ impl ShmEngine {
         if self.spins.load(Relaxed) {
             FIRST_LOOKS
         } else {
-            1
+            FIRST_YIELDS
+        }
+    }
+
+    /// What passes between two of these.
+    #[inline]
+    pub(super) fn pause_between_looks(&self) {
+        if self.spins.load(Relaxed) {
+            std::hint::spin_loop();
+        } else {
+            futex::yield_now();
         }
     }
 
@@ -205,9 +226,14 @@ impl ShmEngine {
         // A peer that is about as far as this rank is there before a clock could be read.
         if self.spins.load(Relaxed) {
             for look in 0..FIRST_LOOKS {
-                if !EAGER.contains(&look) {
-                    std::hint::spin_loop();
+                pause_after(look);
+                if ready() {
+                    return Ok(());
                 }
+            }
+        } else if !policy.may_be_long() {
+            for _ in 0..FIRST_YIELDS {
+                futex::yield_now();
                 if ready() {
                     return Ok(());
                 }

@@ -32,6 +32,14 @@ macro_rules! models {
                 self.0
                     .store(value, if RELAXED { Ordering::Relaxed } else { order });
             }
+
+            fn replace(&self, current: u64, new: u64, order: Ordering) -> bool {
+                let order = if RELAXED { Ordering::Relaxed } else { order };
+                let replaced = self
+                    .0
+                    .compare_exchange(current, new, order, Ordering::Relaxed);
+                replaced.is_ok()
+            }
         }
 
         /// What one rank shares with the others.
@@ -218,6 +226,33 @@ macro_rules! models {
                 }
             });
         }
+
+        /// A message that rank 0 offers where it lies, and takes back if it may not wait; then it uses its buffer for
+        /// something else. Without `AFTER_ALL` it does so in any case.
+        fn offer<const AFTER_ALL: bool>() {
+            const OFFERED: u64 = 4096;
+            ranks::<false, AFTER_ALL>(2, move |own| {
+                let (note, taken) = (&own.all[0].counters[0], &own.all[1].counters[1]);
+                let buffer = &own.all[0].buffer;
+                if own.rank == 0 {
+                    buffer.write(7);
+                    note.store(OFFERED, Ordering::Release);
+                    if !protocol::take_back(note, OFFERED) && AFTER_ALL {
+                        own.wait_until(|| taken.load(Ordering::Acquire) == 1, Vec::new)
+                            .unwrap();
+                    }
+                    buffer.write(8);
+                } else {
+                    own.wait_until(|| note.load(Ordering::Acquire) != 0, Vec::new)
+                        .unwrap();
+                    let offered = note.load(Ordering::Acquire);
+                    if protocol::take_offer(note, offered) {
+                        assert_eq!(buffer.read(), 7);
+                    }
+                    taken.store(1, Ordering::Release);
+                }
+            });
+        }
     };
 }
 
@@ -303,6 +338,17 @@ mod orderings {
         check(|| visits::<true>(2, 2, Peers::All));
     }
 
+    #[test]
+    fn offers_are_taken_or_taken_back() {
+        check(offer::<true>);
+    }
+
+    #[test]
+    #[should_panic(expected = "Causality violation")]
+    fn a_buffer_that_is_used_again_although_its_offer_was_taken_is_found() {
+        check(offer::<false>);
+    }
+
     // With 2 ranks the one that is waited for is all others: why 4 are needed to find the fault.
     #[test]
     fn a_result_after_one_of_one_other_is_right() {
@@ -354,6 +400,7 @@ mod interleavings {
         check(n, || reduction::<false, true>(RANKS, 5, Peers::Only(3)));
         check(n, || visits::<false>(RANKS, 4, Peers::All));
         check(n, || visits::<false>(RANKS, 4, Peers::Only(1)));
+        check(n, offer::<true>);
     }
 
     #[test]
