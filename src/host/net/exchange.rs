@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(Carried::of(carried.word()), carried);
         assert_eq!(Carried::of(Carried::data(7).word()), Carried::data(7));
 
-        let mut table = Table::new(2).unwrap();
+        let mut table = Table::new(2, usize::MAX).unwrap();
         let mut says = |of: [Carried; 2]| {
             for (rank, carried) in of.into_iter().enumerate() {
                 table.set(rank, Fingerprint(1), [0; 8], carried);
