@@ -7,7 +7,7 @@
 //! the sources. Pointers need no alignment, and no reference to a buffer is ever formed.
 //!
 //! The same generic source is compiled twice: for the baseline of the architecture, and on x86-64
-//! for AVX2 (with F16C for binary16), and for AVX-512 where values are converted, chosen when the fold is looked up.
+//! for AVX2 (with F16C for binary16), chosen when the fold is looked up. AVX-512 was tried and does not pay.
 
 use crate::host::check::MAX_ENGINE_RANKS;
 use crate::types::{DataType, RedOp, Reduction};
@@ -137,13 +137,6 @@ fn float<F: Float>(reduction: Reduction) -> Folding {
 
 fn select<K: Kernel>() -> Folding {
     #[cfg(target_arch = "x86_64")]
-    if K::CONVERTS && x86::has_avx512() {
-        return Folding {
-            fold: x86::fold_avx512::<K>,
-            pair: x86::pair_avx512::<K>,
-        };
-    }
-    #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
         return Folding {
             fold: x86::fold_avx2::<K>,
@@ -179,8 +172,6 @@ trait Kernel {
     type Acc: Copy;
     /// Whether every source is multiplied by its own scalar.
     const SCALED: bool;
-    /// Whether there is so much to do for an element that AVX-512 pays, also where data comes from memory.
-    const CONVERTS: bool = false;
 
     fn load(raw: Self::Raw) -> Self::Acc;
     /// Only called if `SCALED`.
@@ -753,7 +744,6 @@ macro_rules! float_kernels {
             type Raw = F::Raw;
             type Acc = F::Acc;
             const SCALED: bool = $scaled;
-            const CONVERTS: bool = size_of::<F::Raw>() == 2;
             #[inline(always)]
             fn load(raw: F::Raw) -> F::Acc {
                 F::widen(raw)
@@ -820,41 +810,6 @@ mod x86 {
     /// As [`FoldPair`], and the processor has AVX2 and F16C.
     #[target_feature(enable = "avx2,f16c")]
     pub(super) unsafe fn pair_avx2<K: Kernel>(
-        to: *mut u8,
-        first: *const u8,
-        second: *const u8,
-        count: usize,
-    ) {
-        // SAFETY: the caller's promises are those of `pair_body`.
-        unsafe { pair_body::<K>(to, first, second, count) }
-    }
-
-    pub(super) fn has_avx512() -> bool {
-        half_in_hardware()
-            && std::arch::is_x86_feature_detected!("avx512f")
-            && std::arch::is_x86_feature_detected!("avx512bw")
-            && std::arch::is_x86_feature_detected!("avx512dq")
-            && std::arch::is_x86_feature_detected!("avx512vl")
-    }
-
-    /// # Safety
-    /// As [`Fold`], and the processor has what [`has_avx512`] asks for.
-    #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    pub(super) unsafe fn fold_avx512<K: Kernel>(
-        to: Target,
-        sources: &[*const u8],
-        scales: &[Scale],
-        ranks: usize,
-        count: usize,
-    ) {
-        // SAFETY: the caller's promises are those of `fold_body`.
-        unsafe { fold_body::<K>(to, sources, scales, ranks, count) }
-    }
-
-    /// # Safety
-    /// As [`FoldPair`], and the processor has what [`has_avx512`] asks for.
-    #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    pub(super) unsafe fn pair_avx512<K: Kernel>(
         to: *mut u8,
         first: *const u8,
         second: *const u8,
