@@ -156,8 +156,9 @@ const SOCKET_FAMILY: Var = Var {
 const HOSTID: Var = Var {
     name: "FLAGOSCOMM_HOSTID",
     kind: Kind::Text,
-    default: "from the kernel's boot id and host name",
-    meaning: "What tells this machine from others; ranks with the same one share memory.",
+    default: "the kernel's boot id",
+    meaning: "What tells this machine from others; ranks with the same one share memory. Ranks of one machine that are \
+              given several know of no more cores than if each were all there is.",
 };
 const SINGLE_COPY: Var = Var {
     name: "FLAGOSCOMM_SINGLE_COPY",

@@ -15,7 +15,6 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Measure, and with --check verify, the operations over 2 or more ranks
     Perf(Box<crate::perf::args::PerfArgs>),
     Launch(crate::launch::LaunchArgs),
     Doctor(crate::doctor::DoctorArgs),

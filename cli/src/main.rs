@@ -12,6 +12,7 @@ mod sys;
 
 use clap::Parser;
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Exit code for bad arguments.
@@ -48,7 +49,9 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err((code, text)) => {
-            eprintln!("flagos-comm: {text}");
+            // In one piece: others write beside it, and what ends the ranks comes soon after the first failure.
+            let line = format!("flagos-comm: {text}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
             ExitCode::from(code)
         }
     }

@@ -35,6 +35,11 @@ pub fn host_name() -> String {
         .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
+/// What the user says tells this machine from others, for the library.
+pub fn said_machine() -> String {
+    std::env::var("FLAGOSCOMM_HOSTID").unwrap_or_default()
+}
+
 /// What tells this machine's running kernel and network namespace from any other.
 pub fn host_identity() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

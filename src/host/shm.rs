@@ -41,7 +41,7 @@ use crate::ops::lock;
 use crate::sys::cpu::{self, CPU_WORDS};
 use crate::sys::memory::Segment;
 use direct::{Direct, Tuning};
-use layout::{MAX_MESSAGING_RANKS, Map};
+use layout::{CHANNEL_DEPTH, MAX_MESSAGING_RANKS, Map};
 use staged::{Helpers, Pool};
 pub(crate) use staged::{Plan, pool_bytes};
 use std::sync::atomic::Ordering::Relaxed;
@@ -84,6 +84,8 @@ pub(crate) struct ShmEngine {
     threads: Option<usize>,
     /// Pieces that this rank has posted to each other rank.
     posted: Box<[AtomicU64]>,
+    /// Of each other rank's slots: how many pieces it has to have taken before the slot is free.
+    filled: Box<[[AtomicU64; CHANNEL_DEPTH as usize]]>,
     /// How many of these each has taken, as far as short messages have looked.
     known_taken: Box<[AtomicU64]>,
     /// Messages that this rank has sent, by receiver.
@@ -160,6 +162,7 @@ impl ShmEngine {
             helpers: Mutex::default(),
             threads: None,
             posted: zeros(),
+            filled: (0..ranks).map(|_| Default::default()).collect(),
             known_taken: zeros(),
             messages: zeros(),
             dropped: zeros(),

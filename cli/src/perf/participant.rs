@@ -36,6 +36,8 @@ struct Survey {
     local_rank: usize,
     /// Names of the machines.
     hosts: Vec<String>,
+    /// Whether all ranks share memory, as far as can be told from here.
+    share_memory: bool,
     /// Whether every rank can have a device of its own.
     devices_suffice: bool,
     /// A sentence about ranks and devices.
@@ -57,6 +59,7 @@ fn survey(p: &mut Participant, devices: usize) -> Result<Survey, String> {
     let own = json!({
         "identity": sys::host_identity(),
         "name": sys::host_name(),
+        "said": sys::said_machine(),
         "ranks": p.own.len(),
         "devices": devices,
     });
@@ -65,6 +68,11 @@ fn survey(p: &mut Participant, devices: usize) -> Result<Survey, String> {
         .iter()
         .map(|bytes| serde_json::from_slice(bytes).map_err(|e| e.to_string()))
         .collect::<Result<_, _>>()?;
+    let share_memory = all.iter().all(|one| {
+        ["identity", "said"]
+            .iter()
+            .all(|name| one[*name] == own[*name])
+    });
     let number = |one: &Value, name: &str| one[name].as_u64().unwrap_or(0) as usize;
     let here = |one: &&Value| one["identity"] == own["identity"];
     let before = all.iter().take(p.coord.index()).filter(here);
@@ -99,6 +107,7 @@ fn survey(p: &mut Participant, devices: usize) -> Result<Survey, String> {
     Ok(Survey {
         local_rank,
         hosts: machines.into_iter().map(|machine| machine.1).collect(),
+        share_memory,
         devices_suffice,
         choice,
     })
@@ -209,6 +218,7 @@ pub fn participate(
         host_tier,
         queued_barrier,
         one_machine: place.hosts.len() == 1,
+        rounds_once: host_tier && place.share_memory,
         watch: &watch,
         output: &mut output,
     };

@@ -34,6 +34,8 @@ pub struct Run<'a> {
     pub queued_barrier: bool,
     /// Whether all ranks are on one machine.
     pub one_machine: bool,
+    /// Whether sums are rounded once; between machines those of each machine may be rounded before.
+    pub rounds_once: bool,
     /// What this participant is doing, for the time limit.
     pub watch: &'a Watch,
     /// Where participant 0 writes.
@@ -147,7 +149,7 @@ impl Run<'_> {
             ranks: self.ranks,
             pattern: Pattern::Exact,
             seed: 1,
-            rounds_once: self.host_tier,
+            rounds_once: self.rounds_once,
         }
     }
 

@@ -383,3 +383,38 @@ fn no_rank_outlives_the_tool() {
     assert_eq!(ran.code, Some(130), "{}", ran.err);
     eventually("no orphan", || marked(&mark).is_empty());
 }
+
+/// Two machines with two ranks each: what the machines' ranks have added is rounded before it goes between them.
+#[test]
+fn a_check_between_machines_allows_for_what_is_rounded_on_the_way() {
+    let command = format!(
+        "FLAGOSCOMM_HOSTID=m$((RANK / 2)) exec {} perf all_reduce --tiers host --check -b 8 -e 8 -n 1 -w 1 --check-counts 20011",
+        env!("CARGO_BIN_EXE_flagos-comm")
+    );
+    let out = tool()
+        .env("UCX_TLS", "tcp,self")
+        .args(["launch", "-n", "4", "--", "sh", "-c", &command])
+        .output()
+        .expect("the tool starts");
+    let (out, err) = (
+        String::from_utf8_lossy(&out.stdout).into_owned(),
+        String::from_utf8_lossy(&out.stderr).into_owned(),
+    );
+    if err.contains("libucx0") {
+        eprintln!("SKIPPED: the host tier across machines needs UCX (Debian: libucx0)");
+        return;
+    }
+    assert!(out.contains("wrong values 0"), "{out}{err}");
+}
+
+#[test]
+fn help_tells_how_ranks_find_each_other() {
+    let out = tool()
+        .args(["perf", "--help"])
+        .output()
+        .expect("the tool starts");
+    let out = String::from_utf8_lossy(&out.stdout).into_owned();
+    for word in ["MASTER_ADDR", "torchrun", "port + 1"] {
+        assert!(out.contains(word), "no {word} in:\n{out}");
+    }
+}

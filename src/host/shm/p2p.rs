@@ -34,6 +34,7 @@ use crate::host::local::{dtype_name, message_mismatch, own_transfers};
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::types::{DataType, OpKind};
 use std::mem::MaybeUninit;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 
@@ -63,8 +64,6 @@ struct Transfer {
     open: bool,
     /// Where a message lies that the receiver is to read whole; 0 if it goes in pieces.
     whole: u64,
-    /// The number of the note of an offer that was taken back.
-    taken_back: Option<u64>,
     /// What a send that is timed has cost on this side.
     timing: Option<Timing>,
     /// Complete or refused.
@@ -277,7 +276,6 @@ impl Transfer {
             last: None,
             open: false,
             whole: 0,
-            taken_back: None,
             timing: None,
             over: false,
             way: NONE,
@@ -488,14 +486,20 @@ impl ShmEngine {
     /// Whether the next piece of a send can be posted, if the receiver has taken so many.
     #[inline]
     fn has_room(&self, transfer: &Transfer, taken: u64) -> bool {
-        let most = if transfer.whole != 0 || transfer.bytes <= self.map.note_bytes() {
-            self.map.notes()
-        } else {
-            // The note of an offer has no slot.
-            let without = transfer.taken_back.is_some_and(|note| taken <= note);
-            CHANNEL_DEPTH + u64::from(without)
-        };
-        self.posted[transfer.peer].load(Relaxed) - taken < most
+        let posted = self.posted[transfer.peer].load(Relaxed);
+        if posted - taken >= self.map.notes() {
+            return false;
+        }
+        // Notes of short messages and of offers have no slot, so that pieces of a slot may be further apart than there
+        // are slots.
+        let in_note = transfer.whole != 0 || transfer.bytes <= self.map.note_bytes();
+        in_note || self.filled(transfer.peer, posted).load(Relaxed) <= taken
+    }
+
+    /// See [`ShmEngine`], for the slot of a piece.
+    #[inline]
+    fn filled(&self, peer: usize, piece: u64) -> &AtomicU64 {
+        &self.filled[peer][(piece % CHANNEL_DEPTH) as usize]
     }
 
     /// Posts what there is room for.
@@ -560,6 +564,7 @@ impl ShmEngine {
                 let to = if transfer.bytes <= self.map.note_bytes() {
                     note.payload(transfer.bytes)
                 } else {
+                    (self.filled(transfer.peer, posted)).store(posted + 1, Relaxed);
                     self.map.piece(self.rank, transfer.peer, posted)
                 };
                 // SAFETY: at least `len` bytes are at `from`; the note has room for a message that is so short, the
@@ -614,7 +619,6 @@ impl ShmEngine {
                     return Outcome::Idle;
                 }
                 self.give_up(transfer);
-                transfer.taken_back = Some(last - 1);
                 (transfer.whole, transfer.last) = (0, None);
                 Outcome::Progress
             }

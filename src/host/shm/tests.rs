@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::process::{Child, Command};
 use std::sync::Barrier;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::time::{Duration, Instant};
 
 pub(crate) mod staged;
@@ -937,6 +937,54 @@ fn two_ranks_that_send_before_they_receive_do_not_block_each_other() {
                         "{through:?}: {bytes}"
                     );
                     drop(send);
+                }
+            });
+        }
+    }
+}
+
+/// Pieces of a message whose offer is taken back lie beside those of messages that were sent before, which the receiver
+/// has not taken.
+#[test]
+fn a_message_that_is_taken_back_leaves_earlier_ones_alone() {
+    let piece = World::new(2).0[0].map.piece_bytes();
+    for through in [Through::Kernel, Through::Heap, Through::Pointers] {
+        for sizes in [
+            &[4096, 2 * piece + 1][..],
+            &[4096, 3 * piece],
+            &[2893, 41, 13, 32_000],
+            &[2 * piece, 17, 2 * piece],
+            &[20_000, 20_000, 20_000],
+        ] {
+            let world = World::through(through, 2);
+            let all_sent = AtomicBool::new(false);
+            world.each(|engine| {
+                let (rank, peer) = (engine.rank, 1 - engine.rank);
+                let wait = Until::after(Duration::from_secs(20));
+                let send = |bytes: usize, round: usize| {
+                    let mut send = Buffer::of(&pattern(rank, peer, round, bytes));
+                    run_with(engine, &transfer(OpKind::Send, peer, &mut send), &wait).unwrap();
+                };
+                let receive = |bytes: usize, round: usize| {
+                    let mut recv = Buffer::new(bytes);
+                    run_with(engine, &transfer(OpKind::Recv, peer, &mut recv), &wait).unwrap();
+                    let expected = pattern(peer, rank, round, bytes);
+                    assert!(recv.get() == expected, "{through:?}: {round} of {sizes:?}");
+                };
+                if rank == 1 {
+                    // It waits for rank 0, so that rank 0's sends are over before they are received, but for those that
+                    // have no room beside the others.
+                    send(24, 0);
+                    let since = Instant::now();
+                    while !all_sent.load(SeqCst) && since.elapsed() < Duration::from_millis(60) {
+                        std::thread::yield_now();
+                    }
+                    (0..sizes.len()).for_each(|round| receive(sizes[round], round));
+                } else {
+                    std::thread::sleep(Duration::from_millis(20));
+                    (0..sizes.len()).for_each(|round| send(sizes[round], round));
+                    all_sent.store(true, SeqCst);
+                    receive(24, 0);
                 }
             });
         }
