@@ -392,6 +392,12 @@ const FLAGCX_USE_HOST_COMM: Var = Var {
     default: "unset",
     meaning: "FlagCX ends the process if it is no number; so FlagCX is not called then.",
 };
+const UCX_DEBUG_SIGNO: Var = Var {
+    name: "UCX_DEBUG_SIGNO",
+    kind: Kind::Text,
+    default: "set to 0",
+    meaning: "Set before UCX is loaded, if it is unset, so that SIGHUP stays the program's.",
+};
 const UCX_ERROR_SIGNALS: Var = Var {
     name: "UCX_ERROR_SIGNALS",
     kind: Kind::Text,
@@ -484,6 +490,7 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &HCCL_CONNECT_TIMEOUT,
     &FLAGCX_USE_HETERO_COMM,
     &FLAGCX_USE_HOST_COMM,
+    &UCX_DEBUG_SIGNO,
     &UCX_ERROR_SIGNALS,
     &UCX_LOG_FILE,
     &UCX_WARN_UNUSED_ENV_VARS,

