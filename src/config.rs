@@ -180,9 +180,8 @@ const HOST_HIERARCHY: Var = Var {
     name: "FLAGOSCOMM_HOST_HIERARCHY",
     kind: Kind::Bool,
     default: "on",
-    meaning: "Whether the host tier on several machines, unless `FLAGOSCOMM_HOST_ENGINE` names what it uses, moves data in \
-              two layers: shared memory inside each machine, messages between machines. Off: messages between all \
-              ranks. The same on all ranks.",
+    meaning: "Whether the host tier on several machines moves data in two layers: shared memory inside each machine, \
+              messages of UCX, MPI or UCC between machines. Off: messages between all ranks. The same on all ranks.",
 };
 const ENGINE_PATH: Var = Var {
     name: "FLAGOSCOMM_ENGINE_PATH",

@@ -172,8 +172,39 @@ def over_mpi_results_are_those_of_shared_memory():
 
 
 @role
-def numbers_alone(rank, nranks, unique):
-    machines.numbers(rank, nranks, unique)
+def numbers_alone(rank, nranks, unique, apart=""):
+    machines.numbers(rank, nranks, unique, apart)
+
+
+@role
+def numbers_in_layers(_, nranks, unique):
+    rank = own_rank(nranks)
+    os.environ["FLAGOSCOMM_HOSTID"] = f"machine-{rank // 2}"
+    machines.numbers(rank, nranks, unique, "apart", title=f"{rank} ")
+
+
+@scenario
+def results_in_layers_over_mpi_are_the_same_on_all_ranks():
+    """Two machines with two ranks each: MPI between them, shared memory inside. What nothing is rounded in is bit by bit what
+    ranks get that share memory; the rest is the same on all ranks."""
+    nranks = 4
+    for mpi in every_mpi():
+        if mpi.most < nranks:
+            continue
+        lines, errors = mpi.run(nranks, "numbers_in_layers", env={"FLAGOSCOMM_LOG": "info"}, timeout=150)
+        check("between 2 machines, shared memory inside them" in errors, mpi.name, errors)
+        # Each rank has said its number and its digest, and the digest that is common to all.
+        exact = [line.split()[1] for line in lines if " " in line]
+        common = [line for line in lines if " " not in line]
+        check(len(exact) == len(common) == nranks and len(set(common)) == 1, mpi.name, lines)
+        unique = f.unique_id()
+        ranks = [Process("numbers_alone", rank, nranks, unique, ["apart"], env={"FLAGOSCOMM_TIERS": "host"})
+                 for rank in range(nranks)]
+        together = [one.line(120) for one in ranks]
+        for one in ranks:
+            one.line()
+            one.end()
+        check(exact == together, mpi.name, lines, together)
 
 
 # ---- who initialises MPI

@@ -72,7 +72,7 @@ def over_ucc_results_are_those_of_shared_memory():
             if not some:
                 return
             for places in ((0, 1), (0, 1, 1, 2)):
-                env = {**ucc.env, "FLAGOSCOMM_LOG": "info", "UCC_LOG_LEVEL": "info"}
+                env = {**ucc.env, "FLAGOSCOMM_LOG": "info", "UCC_LOG_LEVEL": "info", "FLAGOSCOMM_HOST_HIERARCHY": "0"}
                 apart = some.start(places, "numbers", env=env)
                 got = [one.line(120) for one in apart]
                 for one in apart:
@@ -89,6 +89,17 @@ def over_ucc_results_are_those_of_shared_memory():
         check(len(got) == 2, got)
         for one in here:
             one.end()
+
+
+@scenario
+def results_in_layers_over_ucc_are_the_same_on_all_ranks():
+    """With more ranks than machines it is UCC between these only."""
+    for ucc in every_ucc():
+        with Machines(3) as some:
+            if not some:
+                return
+            errors = machines.layers_agree_with_shared_memory(some, (0, 1, 1, 2, 2), ucc.env)
+            check("runs on the host tier: UCC 1." in errors and "between 3 machines" in errors, ucc.name, errors)
 
 
 # ---- what is missing

@@ -90,12 +90,10 @@ pub(crate) fn plan(infos: &[RankInfo]) -> Plan {
     }
 }
 
-/// Which ranks are on which machine, if ranks of several machines are to work in layers: nobody has asked for
-/// anything else, and some machine has several of them.
+/// Which ranks are on which machine, if ranks of several machines are to work in layers: nobody has switched them
+/// off, and some machine has several ranks.
 pub(crate) fn layers(infos: &[RankInfo]) -> Option<Topology> {
-    let wanted = infos
-        .first()
-        .is_some_and(|info| info.hierarchy && info.engine == HostEngine::Auto);
+    let wanted = infos.first().is_some_and(|info| info.hierarchy);
     let home = |info: &RankInfo| {
         infos
             .iter()
@@ -382,7 +380,8 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_several_machines_work_in_layers_unless_told_otherwise() {
+    fn ranks_of_several_machines_work_in_layers_over_any_engine_unless_told_otherwise() {
+        use HostEngine::{Auto, Mpi, Ucc, Ucx};
         let (here, there, container) = (("a", 1), ("b", 1), ("a", 2));
         let of = |places: &[(&str, u64)], engine, hierarchy| {
             let mut infos = world(places, engine);
@@ -391,15 +390,15 @@ mod tests {
             }
             layers(&infos)
         };
-        let auto = HostEngine::Auto;
-        let expected = Topology::new(&[0, 1, 0, 2]);
         let mixed = [here, there, here, container];
-        assert_eq!(of(&mixed, auto, true), Some(expected));
-        assert_eq!(of(&mixed, auto, false), None);
-        assert_eq!(of(&mixed, HostEngine::Ucx, true), None);
-        assert_eq!(of(&mixed, HostEngine::Ucc, true), None);
-        assert_eq!(of(&[here, there, container], auto, true), None);
-        assert_eq!(of(&[here, here], auto, true), None);
+        for engine in [Auto, Ucx, Mpi, Ucc] {
+            let expected = Topology::new(&[0, 1, 0, 2]);
+            assert_eq!(of(&mixed, engine, true), Some(expected), "{engine:?}");
+            assert_eq!(of(&mixed, engine, false), None, "{engine:?}");
+            assert_eq!(of(&[here, there, container], engine, true), None);
+            // Who names an engine for one machine wants that engine.
+            assert_eq!(of(&[here, here], engine, true), None, "{engine:?}");
+        }
     }
 
     fn library(version: &str, reason: &str) -> Library {

@@ -168,6 +168,7 @@ scenarios! {
     cycles_over_ucx_leave_nothing
     cycles_of_layers_leave_nothing
     over_mpi_results_are_those_of_shared_memory
+    results_in_layers_over_mpi_are_the_same_on_all_ranks
     mpi_is_finalised_by_whoever_has_initialised_it
     a_program_that_finalises_mpi_too_early_is_told
     what_mpi_can_not_do_is_refused_in_words
@@ -177,6 +178,7 @@ scenarios! {
     cycles_over_mpi_leave_nothing
     a_rank_over_mpi_that_dies_or_stops_ends_the_others_calls
     over_ucc_results_are_those_of_shared_memory
+    results_in_layers_over_ucc_are_the_same_on_all_ranks
     without_ucc_the_error_says_what_was_tried_and_how_to_get_it
     a_rank_over_ucc_that_is_killed_ends_the_others
     a_rank_over_ucc_that_stops_or_is_cut_off_ends_the_others
