@@ -46,8 +46,8 @@ struct Options {
     /// Renew the files and the tables in docs/ (the working tree's)
     #[arg(long, conflicts_with_all = ["machines", "out"])]
     write_docs: bool,
-    /// Only these peers, by commas; or ways: all-reduce, ours against ours, and against a copy past the caches
-    #[arg(long, value_delimiter = ',', value_parser = ["openmpi", "mpich", "ucx", "gloo", WAYS])]
+    /// Only these peers, by commas, UCC only so; or ways: all-reduce, ours against ours, and against a copy past the caches
+    #[arg(long, value_delimiter = ',', value_parser = ["openmpi", "mpich", "ucx", "gloo", "ucc", WAYS])]
     peer: Vec<String>,
     /// Two machines, which are network namespaces on one bridge (root, iproute2): our engine over UCX against
     /// gloo; the files are machines.json and machines.svg

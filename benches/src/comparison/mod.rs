@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 pub struct Settings {
     /// The `libflagos_comm.so` to measure.
     pub lib: PathBuf,
-    /// Keys of [`PEERS`]; empty for all.
+    /// Keys of [`PEERS`]; empty for all but those that have to be named.
     pub peers: Vec<String>,
     /// Operations by name; empty for all.
     pub operations: Vec<String>,
@@ -105,6 +105,7 @@ pub fn run(settings: &Settings) -> Result<Report, String> {
     let peers: Vec<&Peer> = PEERS
         .iter()
         .filter(|p| wanted(p.key, &settings.peers))
+        .filter(|p| !(p.only_if_named && settings.peers.is_empty()))
         .collect();
     let operations: Vec<Operation> = OPERATIONS
         .into_iter()

@@ -25,12 +25,14 @@ pub struct Peer {
     libraries: &'static [&'static str],
     /// What the program's own name for the peer has to begin with: `mpicc` may be of another MPI.
     calls_itself: &'static str,
+    /// Compared with only if it is named: Debian 12 hasn't got it.
+    pub only_if_named: bool,
 }
 
 const C: &[&str] = &["-std=gnu11", "-O2", "-Wall", "-Wextra"];
 
 /// All of them. Where both MPIs are installed, Debian's plain `mpicc` is that of Open MPI.
-pub const PEERS: [Peer; 4] = [
+pub const PEERS: [Peer; 5] = [
     Peer {
         key: "openmpi",
         title: "Open MPI",
@@ -40,6 +42,7 @@ pub const PEERS: [Peer; 4] = [
         flags: C,
         libraries: &["-ldl"],
         calls_itself: "Open MPI",
+        only_if_named: false,
     },
     Peer {
         key: "mpich",
@@ -50,6 +53,7 @@ pub const PEERS: [Peer; 4] = [
         flags: C,
         libraries: &["-ldl"],
         calls_itself: "MPICH",
+        only_if_named: false,
     },
     Peer {
         key: "ucx",
@@ -60,6 +64,7 @@ pub const PEERS: [Peer; 4] = [
         flags: C,
         libraries: &["-lucp", "-lucs", "-ldl"],
         calls_itself: "ring over UCX",
+        only_if_named: false,
     },
     Peer {
         key: "gloo",
@@ -70,6 +75,18 @@ pub const PEERS: [Peer; 4] = [
         flags: &["-std=c++17", "-O2", "-Wall", "-Wextra", "-pthread"],
         libraries: &["-lgloo", "-ldl"],
         calls_itself: "gloo",
+        only_if_named: false,
+    },
+    Peer {
+        key: "ucc",
+        title: "UCC",
+        install: "apt-get install libucc-dev (newer than Debian 12)",
+        source: "benches/peers/ucc.c",
+        compilers: &[("cc", "")],
+        flags: C,
+        libraries: &["-lucc", "-ldl"],
+        calls_itself: "UCC",
+        only_if_named: true,
     },
 ];
 

@@ -7,7 +7,13 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
 
-const COLORS: [RGBColor; 4] = [BLUE, RED, RGBColor(0, 128, 0), MAGENTA];
+const COLORS: [RGBColor; 5] = [
+    BLUE,
+    RED,
+    RGBColor(0, 128, 0),
+    MAGENTA,
+    RGBColor(200, 120, 0),
+];
 const PANEL: (u32, u32) = (520, 330);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
