@@ -1,6 +1,6 @@
 //! The environment: one table of every variable that the library reads.
 //!
-//! Variables are read lazily, on the first use of a value, once, and never written. A value that
+//! Variables are read lazily, on the first use of a value, once, and ours are never written. A value that
 //! can't be understood gives one warning that names the variable, the value and the default that
 //! is used instead. `docs/environment.md` is generated from the table.
 #![forbid(unsafe_code)]
@@ -139,7 +139,7 @@ const STAGING_WAIT: Var = Var {
     name: "FLAGOSCOMM_STAGING_WAIT",
     kind: Kind::Word(&["stream", "call"]),
     default: "stream where the driver can do it",
-    meaning: "Who waits for a staged operation: the stream, so that the call returns at once, or the call.",
+    meaning: "Who waits for a staged operation: the stream, so that the call returns at once, or the call. Between machines it is always the call.",
 };
 const SOCKET_IFNAME: Var = Var {
     name: "FLAGOSCOMM_SOCKET_IFNAME",
@@ -1227,7 +1227,7 @@ mod tests {
         let mut page = String::from(
             "# Environment variables\n\n\
              This page is generated from the table in `src/config.rs`; a test compares the two.\n\n\
-             Variables are read when they are first needed, once per process, and never written. \
+             Variables are read when they are first needed, once per process. Ours are never written. \
              Spaces around a value are ignored, an\nempty value means unset, case doesn't matter in \
              words. A value that is not understood gives one warning and the default.\n\
              Variables that hold a path are ignored, with a warning, in processes that run with \

@@ -8,7 +8,7 @@ use super::rendezvous::same_secret;
 use super::unique_id::{self, Secret};
 use crate::control::patience::Patience;
 use crate::control::strangers::Strangers;
-use crate::control::wire::{Connection, Kind, Reader, Writer};
+use crate::control::wire::{Connection, Kind, Reader, Writer, decode_error, encode_error};
 use crate::error::{Code, Error, Result};
 use crate::sys::net::{listen, poll};
 use crate::types::UNIQUE_ID_BYTES;
@@ -87,12 +87,16 @@ impl Survivors<'_> {
         patience: &Patience,
     ) -> Result<[u8; UNIQUE_ID_BYTES]> {
         let listener = self.listen()?;
-        let id = make()?;
+        let made = make();
+        let (kind, answer) = match &made {
+            Ok(id) => (Kind::Welcome, id.to_vec()),
+            Err(error) => (Kind::Fail, encode_error(error)),
+        };
         let mut strangers = Strangers::default();
-        // Those that have it, and their connections, on which it may still be on its way. One that has lost patience
-        // with an answer comes again.
-        let mut served: Vec<Option<Connection>> = (1..self.nranks).map(|_| None).collect();
-        while served.iter().any(Option::is_none) {
+        // Those that have said that they have it. One that has lost patience with an answer has left its connection, and
+        // comes again.
+        let mut served = vec![false; self.nranks as usize - 1];
+        while served.contains(&false) {
             let until = step(patience)?;
             let mut entries: Vec<_> = strangers.poll_entries(&listener).collect();
             poll(
@@ -109,15 +113,16 @@ impl Survivors<'_> {
                 let place = place.and_then(|at| served.get_mut(at as usize));
                 match place {
                     Some(place) if proved && frame.kind == Kind::Hello => {
-                        if connection.send(Kind::Welcome, 0, &id, patience).is_ok() {
-                            *place = Some(connection);
-                        }
+                        let attempt = patience.within(ATTEMPT);
+                        let sent = connection.send(kind, 0, &answer, &attempt);
+                        let heard = sent.and_then(|()| connection.receive(&attempt));
+                        *place |= heard.is_ok_and(|frame| frame.kind == Kind::Join);
                     }
                     _ => log::debug!("a connection without our secret was closed"),
                 }
             }
         }
-        Ok(id)
+        made
     }
 
     fn ask(&self, patience: &Patience) -> Result<[u8; UNIQUE_ID_BYTES]> {
@@ -125,24 +130,37 @@ impl Survivors<'_> {
             let until = step(patience)?;
             for address in self.addresses() {
                 step(patience)?;
-                if let Some(id) = self.ask_at(&address, patience) {
-                    return Ok(id);
+                if let Some(answer) = self.ask_at(&address, patience) {
+                    return answer;
                 }
             }
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// The id from whoever listens there; `None`: nobody does, or somebody else.
-    fn ask_at(&self, address: &SocketAddr, patience: &Patience) -> Option<[u8; UNIQUE_ID_BYTES]> {
+    /// What the first answers, if it listens there; `None`: nobody does, or somebody else.
+    fn ask_at(
+        &self,
+        address: &SocketAddr,
+        patience: &Patience,
+    ) -> Option<Result<[u8; UNIQUE_ID_BYTES]>> {
         let mut connection = Connection::connect(address, ATTEMPT, patience).ok()?;
         let mut hello = Writer::default();
         hello.fixed(self.secret).u32(self.rank);
         let attempt = patience.within(ATTEMPT);
         let sent = connection.send(Kind::Hello, 0, &hello.0, &attempt);
         let frame = sent.and_then(|()| connection.receive(&attempt)).ok()?;
-        let id = frame.body.try_into().ok()?;
-        (frame.kind == Kind::Welcome).then_some(id)
+        let answer = match frame.kind {
+            Kind::Welcome => Ok(frame.body.try_into().ok()?),
+            Kind::Fail => {
+                let what = "the first of the remaining ranks can't begin a shrink";
+                Err(decode_error(&frame.body).context(what))
+            }
+            _ => return None,
+        };
+        // It waits for that, as a rank that has gone meanwhile would come again.
+        connection.send(Kind::Join, 0, &[], &attempt).ok()?;
+        Some(answer)
     }
 }
 
@@ -223,6 +241,66 @@ mod tests {
         });
         drop(taken);
         assert_eq!(ids.map(Result::unwrap), [[9; 256]; 3]);
+    }
+
+    /// What it has asked on is closed when the answer comes; it asks again.
+    #[test]
+    fn a_survivor_that_lost_patience_is_served_when_it_comes_again() {
+        let secret: Secret = crate::sys::process::random().unwrap();
+        let place = |rank| survivors(&secret, &[2], rank);
+        let limit = Duration::from_secs(20);
+        let never = || Err(Error::internal("only the first makes an id"));
+        std::thread::scope(|scope| {
+            let (listens, asked) = std::sync::mpsc::channel();
+            let zero = scope.spawn(move || {
+                let make = || {
+                    // One has asked before this one answers.
+                    asked.recv().unwrap();
+                    Ok([9; 256])
+                };
+                place(0).exchange(make, &patience(limit))
+            });
+            let hello = [&secret[..], &1u32.to_le_bytes()].concat();
+            let hello = crate::control::wire::encode_frame(Kind::Hello, 0, &hello);
+            let stream = loop {
+                let mut addresses = place(1).addresses();
+                if let Some(stream) = addresses.find_map(|a| TcpStream::connect(a).ok()) {
+                    break stream;
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            };
+            (&stream).write_all(&hello).unwrap();
+            drop(stream);
+            listens.send(()).unwrap();
+            let two = scope.spawn(|| place(2).exchange(never, &patience(limit)));
+            assert_eq!(two.join().unwrap().unwrap(), [9; 256]);
+            assert_eq!(
+                place(1).exchange(never, &patience(limit)).unwrap(),
+                [9; 256]
+            );
+            assert_eq!(zero.join().unwrap().unwrap(), [9; 256]);
+        });
+    }
+
+    #[test]
+    fn an_id_that_cannot_be_made_is_an_error_of_all() {
+        let secret: Secret = crate::sys::process::random().unwrap();
+        let limit = Duration::from_secs(20);
+        let errors = std::thread::scope(|scope| {
+            let ranks = [0, 1, 2].map(|rank| {
+                let secret = &secret;
+                scope.spawn(move || {
+                    let make = || Err(Error::new(Code::SystemError, "no descriptor is left"));
+                    survivors(secret, &[5], rank).exchange(make, &patience(limit))
+                })
+            });
+            ranks.map(|rank| rank.join().unwrap().unwrap_err())
+        });
+        let codes = errors.each_ref().map(Error::code);
+        assert_eq!(codes, [Code::SystemError; 3]);
+        for error in errors {
+            assert!(error.text().contains("no descriptor is left"), "{error}");
+        }
     }
 
     #[test]

@@ -123,6 +123,7 @@ impl Pending {
     /// Runs it on a thread of its own; [`super::end::comm_async_error`] tells how it goes.
     fn run_in_background(self) -> Result<()> {
         self.deliver();
+        let (handle, out) = (self.handle, self.out);
         // The parent of a split is busy with it.
         let busy = self
             .work
@@ -141,9 +142,10 @@ impl Pending {
                     place.target.fail(error);
                 }
             });
-        spawned
-            .map(drop)
-            .map_err(|e| Error::system("no thread for the init", e))
+        spawned.map(drop).map_err(|e| {
+            forget(handle, out);
+            Error::system("no thread for the init", e)
+        })
     }
 }
 
@@ -465,9 +467,13 @@ pub(crate) fn start(pending: Pending) -> Result<bool> {
 
 /// Takes a communicator that never worked off the table.
 fn discard(pending: &Pending) {
-    pending.out.set(0);
-    if table::remove(pending.handle).is_some() {
-        table::release(pending.handle);
+    forget(pending.handle, pending.out);
+}
+
+fn forget(handle: Handle, out: OutHandle) {
+    out.set(0);
+    if table::remove(handle).is_some() {
+        table::release(handle);
     }
 }
 
@@ -489,7 +495,15 @@ pub(crate) fn cancel(all: Vec<Pending>) {
 /// `Ok(false)`: they go on in the background.
 pub(crate) fn run_all(all: Vec<Pending>) -> Result<bool> {
     if all.iter().all(|p| p.comm.options.blocking == Some(false)) {
-        all.into_iter().try_for_each(Pending::run_in_background)?;
+        let mut all = all.into_iter();
+        if let Some(Err(error)) = all
+            .by_ref()
+            .map(Pending::run_in_background)
+            .find(Result::is_err)
+        {
+            cancel(all.collect());
+            return Err(error);
+        }
         return Ok(false);
     }
     let results: Vec<Result<()>> = std::thread::scope(|scope| {

@@ -309,7 +309,9 @@ impl Heap {
         let released = memory::release(self.fd.as_fd(), at, len).or_else(|error| {
             if is_lost(&error) {
                 // The mapping is still the heap's.
-                self.range.memory.advise(at, len, libc::MADV_REMOVE);
+                // SAFETY: the part is being freed, which its user did as its last use, and others read in it only
+                // during an operation on it.
+                unsafe { self.range.memory.discard(at, len) };
                 return Ok(());
             }
             Err(error)

@@ -11,6 +11,7 @@ use crate::config;
 use crate::device::{Driver, Guard, RawStream, stream_of};
 use crate::error::{Code, Error, Result};
 use crate::ops::{Call, Target, lock};
+use crate::sys::handoff::{Sender, queue};
 use crate::sys::per_process::PerProcess;
 use crate::sys::turnstile::{Entered, Turn, Turnstile};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
@@ -161,11 +162,24 @@ impl HostPort {
         }
         // Not under the lock: the driver may wait for the device, and so for other communicators.
         let mover = Arc::new(DeviceMover::new(driver, device)?);
+        if !self.keep_mover(&mover) {
+            // An abort came in between, and whoever closes movers has been there.
+            if let Err(error) = mover.close() {
+                log::warn!("{error}");
+            }
+            return Err(ended());
+        }
         engine.set_mover(Arc::clone(&mover) as _);
-        let mut fronts = lock(fronts());
-        let front = fronts.get_mut(&self.key()).ok_or_else(ended)?;
-        front.mover = Some(Arc::clone(&mover));
         Ok((engine, Some(mover)))
+    }
+
+    /// Gives the communicator what moves its bytes. `false`: it has ended.
+    fn keep_mover(&self, mover: &Arc<DeviceMover>) -> bool {
+        let mut fronts = lock(fronts());
+        let front = fronts.get_mut(&self.key());
+        front
+            .map(|front| front.mover = Some(Arc::clone(mover)))
+            .is_some()
     }
 
     /// Gives work to the communicator's own thread.
@@ -402,11 +416,14 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
             }
             let turn = target.host.runner.draw();
             let carrier = streams.last().copied().unwrap_or(std::ptr::null_mut());
+            // What is on NULL is done when the call returns, and with it all of the group.
+            let blocks = streams.iter().any(|stream| stream.is_null());
+            let (done, outcome) = queue();
             let work = Submitted {
                 target,
                 turn: Some(turn),
                 batch,
-                deferred: !carrier.is_null(),
+                done: blocks.then_some(done),
             };
             // Several streams in one group: the carrier waits for what the others hold, and they
             // for the group.
@@ -425,7 +442,11 @@ pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()>
                 stream::wait_event(other, event)?;
                 stream::event_destroy(event)?;
             }
-            Ok(())
+            if !blocks {
+                return Ok(());
+            }
+            let lost = || Err(Error::internal("a stream ended before its work was done"));
+            outcome.take_within(None).unwrap_or_else(|_| lost())
         }
     }
 }
@@ -641,8 +662,8 @@ struct Submitted {
     target: &'static Target,
     turn: Option<Turn>,
     batch: Batch,
-    /// The call returns before it has run.
-    deferred: bool,
+    /// Where the call waits for it, if it does not return before.
+    done: Option<Sender<Result<()>>>,
 }
 
 impl Submitted {
@@ -654,8 +675,10 @@ impl Submitted {
         let runner = open(&entered)?;
         // SAFETY: the promise of the caller of `submit`.
         let result = unsafe { run_batch(runner, &self.batch) };
-        if !self.deferred {
-            return result;
+        if let Some(done) = self.done.take() {
+            // The caller gets it, and nobody else has to hear of it.
+            let _ = done.send(result);
+            return Ok(());
         }
         // Nobody who knows the communicator waits for this error: it has to say whose it is.
         result.map_err(|error| {

@@ -44,6 +44,8 @@ use direct::{Direct, Tuning};
 use layout::{CHANNEL_DEPTH, MAX_MESSAGING_RANKS, Map};
 use staged::{Helpers, Pool};
 pub(crate) use staged::{Plan, pool_bytes};
+#[cfg(test)]
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -102,6 +104,9 @@ pub(crate) struct ShmEngine {
     /// See `stop_while_pushing`.
     #[cfg(test)]
     stops: AtomicBool,
+    /// 1: this rank is to rest in another's buffer; 2: it does.
+    #[cfg(test)]
+    rests: AtomicU32,
     tuning: Tuning,
     /// For operations that are too short to look one up.
     folds: Folds,
@@ -172,6 +177,8 @@ impl ShmEngine {
             lent_bytes: AtomicUsize::new(0),
             #[cfg(test)]
             stops: AtomicBool::new(false),
+            #[cfg(test)]
+            rests: AtomicU32::new(0),
             tuning,
             folds: Folds::new(),
             direct: Mutex::new(Direct::new(ranks)),

@@ -654,18 +654,19 @@ fn words() -> &'static Mutex<Vec<usize>> {
 }
 
 impl Word {
-    /// One that nobody uses; none, if the driver has no pinned memory for it.
-    fn take(driver: &Driver) -> Option<Word> {
+    /// One that nobody uses; an error, if the driver has no pinned memory for it.
+    fn take(driver: &Driver) -> Result<Word> {
         if let Some(word) = lock(words()).pop() {
-            return Some(Word(word));
+            return Ok(Word(word));
         }
-        let page = driver.malloc_host(WORD_PAGE).ok()?.cast::<u8>();
+        let page = driver.malloc_host(WORD_PAGE)?.cast::<u8>();
         // SAFETY: a page that was just made.
         unsafe { std::ptr::write_bytes(page, 0, WORD_PAGE) };
         let page = page.expose_provenance();
-        let mut words = lock(words());
-        words.extend((0..WORD_PAGE / WORD_STRIDE).map(|at| page + at * WORD_STRIDE));
-        words.pop().map(Word)
+        let mut rest = (0..WORD_PAGE / WORD_STRIDE).map(|at| page + at * WORD_STRIDE);
+        let first = rest.next().unwrap_or(page);
+        lock(words()).extend(rest);
+        Ok(Word(first))
     }
 
     fn at(&self) -> *mut u32 {
@@ -727,26 +728,35 @@ struct Gates {
 impl Gates {
     /// None where the driver can't do it.
     fn new(driver: &Driver, stream: RawStream) -> Option<Gates> {
-        let word = || Word::take(driver);
-        let (open, done, start) = ([word()?, word()?], [word()?, word()?], word()?);
-        // The value that it has: the stream passes, if the driver can do it at all.
-        // SAFETY: words are never freed.
-        let can = unsafe {
-            driver
-                .stream_wait_value(stream, start.at(), start.value())
-                .and_then(|()| driver.stream_write_value(stream, start.at(), start.value()))
+        let (mut words, mut marks) = (Vec::new(), Vec::new());
+        let mut make = || -> Result<()> {
+            while words.len() < 5 {
+                words.push(Word::take(driver)?);
+            }
+            let start = &words[4];
+            // The value that it has: the stream passes, if the driver can do it at all.
+            // SAFETY: words are never freed.
+            unsafe {
+                driver.stream_wait_value(stream, start.at(), start.value())?;
+                driver.stream_write_value(stream, start.at(), start.value())?;
+            }
+            while marks.len() < 3 {
+                marks.push(driver.event_create(false)?);
+            }
+            Ok(())
         };
-        if let Err(error) = can {
+        if let Err(error) = make() {
             log::debug!("operations wait for their end: {error}");
-            for word in open.into_iter().chain(done).chain([start]) {
-                word.give_back();
+            words.iter().for_each(Word::give_back);
+            for mark in marks {
+                if let Err(error) = driver.event_destroy(mark) {
+                    log::debug!("an event stays: {error}");
+                }
             }
             return None;
         }
-        let mut marks = Vec::new();
-        while marks.len() < 3 {
-            marks.push(driver.event_create(false).ok()?);
-        }
+        let [in_open, out_open, in_done, out_done, start]: [Word; 5] = words.try_into().ok()?;
+        let (open, done) = ([in_open, out_open], [in_done, out_done]);
         let memory = driver.malloc_host(PLACES * PLACE);
         let values = |words: &[Word; 2]| words.each_ref().map(|w| AtomicU32::new(w.value()));
         let (now, out) = (start.value(), done[Way::Out as usize].value());

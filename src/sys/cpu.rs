@@ -3,15 +3,31 @@
 /// Words of a [`Cpus`]: room for 1024 processors, as in `cpu_set_t`.
 pub(crate) const CPU_WORDS: usize = 16;
 
-/// A set of processors, a bit for each.
+/// Words of the largest set that a kernel may have.
+const KERNEL_WORDS: usize = 1024;
+
+/// A set of processors, a bit for each; on larger machines for each that have the same number modulo 1024.
 pub(crate) type Cpus = [u64; CPU_WORDS];
 
 /// The processors on which the calling thread may run; empty if the kernel does not say.
 pub(crate) fn allowed() -> Cpus {
-    let mut cpus = [0; CPU_WORDS];
+    let mut all = [0; KERNEL_WORDS];
     // SAFETY: the kernel writes at most the given number of bytes to the array.
-    let got = unsafe { libc::sched_getaffinity(0, size_of::<Cpus>(), (&raw mut cpus).cast()) };
-    if got == 0 { cpus } else { [0; CPU_WORDS] }
+    let got = unsafe { libc::sched_getaffinity(0, size_of_val(&all), (&raw mut all).cast()) };
+    if got == 0 {
+        folded(&all)
+    } else {
+        [0; CPU_WORDS]
+    }
+}
+
+/// A set of any size as one of ours.
+fn folded(all: &[u64]) -> Cpus {
+    let mut cpus = [0; CPU_WORDS];
+    for (at, word) in all.iter().enumerate() {
+        cpus[at % CPU_WORDS] |= word;
+    }
+    cpus
 }
 
 /// How many processors are in a set.
@@ -29,6 +45,14 @@ pub(crate) fn quota(allowed: &Cpus) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processors_beyond_a_set_count_too() {
+        let mut all = vec![0u64; KERNEL_WORDS];
+        (all[3], all[CPU_WORDS + 3], all[CPU_WORDS + 4]) = (0b1, 0b10, 0b100);
+        assert_eq!(count(&folded(&all)), 3);
+        assert_eq!(folded(&all)[3..5], [0b11, 0b100]);
+    }
 
     #[test]
     fn this_thread_may_run_somewhere() {

@@ -117,8 +117,19 @@ impl Segment {
     /// Says something about a part of the mapping to a kernel that may not want to know.
     pub(crate) fn advise(&self, at: usize, len: usize, what: libc::c_int) {
         debug_assert!(at + len <= self.len);
-        // SAFETY: the range is inside this mapping. Callers give advice that changes no content.
+        debug_assert!(what != libc::MADV_REMOVE && what != libc::MADV_DONTNEED);
+        // SAFETY: the range is inside this mapping, and the advice changes no content.
         unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), len, what) };
+    }
+
+    /// Gives the memory behind a part of the mapping back to the system, for all who share it: zeros are there then.
+    ///
+    /// # Safety
+    /// Nobody reads or writes the part, here or where else it is mapped.
+    pub(crate) unsafe fn discard(&self, at: usize, len: usize) {
+        debug_assert!(at + len <= self.len);
+        // SAFETY: the range is inside this mapping; the caller's promise.
+        unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), len, libc::MADV_REMOVE) };
     }
 
     /// Lets this process read and write a part, both ends of which are multiples of a page.

@@ -52,19 +52,55 @@ pub(crate) fn accept(listener: &UnixListener, deadline: Instant) -> Result<UnixS
     }
 }
 
+/// One attempt. A full queue of the listener's is an error at once: a socket that blocks would wait for room in it, however
+/// long.
+fn connect_once(name: &[u8]) -> io::Result<UnixStream> {
+    // SAFETY: the call takes integers and returns a new descriptor or -1.
+    let fd = unsafe {
+        libc::socket(
+            libc::AF_UNIX,
+            libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+            0,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor, and nobody else owns it.
+    let fd = above_standard(unsafe { OwnedFd::from_raw_fd(fd) })?;
+    // SAFETY: zeros are a valid value of this struct of numbers.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // An abstract name begins with a zero and has no end mark.
+    let room = address.sun_path.get_mut(1..=name.len());
+    let room = room.ok_or_else(|| io::Error::from_raw_os_error(libc::ENAMETOOLONG))?;
+    for (to, from) in room.iter_mut().zip(name) {
+        *to = from.cast_signed() as libc::c_char;
+    }
+    let length = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    // SAFETY: the address is as long as `length` says.
+    let connected = unsafe {
+        libc::connect(
+            fd.as_raw_fd(),
+            (&raw const address).cast(),
+            length as libc::socklen_t,
+        )
+    };
+    if connected != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let stream = UnixStream::from(fd);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 /// Connects to an abstract name; while nobody listens there, tries again until
 /// the deadline.
 pub(crate) fn connect(name: &[u8], deadline: Instant) -> Result<UnixStream> {
     const WHAT: &str = "connecting to an abstract unix socket";
-    let address =
-        SocketAddr::from_abstract_name(name).map_err(|error| Error::system(WHAT, error))?;
     loop {
-        match UnixStream::connect_addr(&address) {
-            Ok(stream) => {
-                return above_standard(stream.into())
-                    .map(UnixStream::from)
-                    .map_err(|error| Error::system(WHAT, error));
-            }
+        match connect_once(name) {
+            Ok(stream) => return Ok(stream),
             Err(error)
                 if matches!(
                     error.kind(),
@@ -337,6 +373,17 @@ mod tests {
             send_fd(a.as_fd(), a.as_fd(), soon()).unwrap_err().code(),
             Code::SystemError
         );
+
+        // A listener that takes nobody, and has no room for more.
+        let name = format!("flagos-comm full {}", std::process::id());
+        let listener = listen(name.as_bytes()).unwrap();
+        // SAFETY: an open listener; the call touches no memory of ours.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let _waits = connect(name.as_bytes(), soon()).unwrap();
+        let began = Instant::now();
+        let error = connect(name.as_bytes(), began + Duration::from_millis(20)).unwrap_err();
+        assert_eq!(error.code(), Code::Timeout, "{error}");
+        assert!(began.elapsed() < Duration::from_secs(5));
 
         let name = format!("flagos-comm nobody {}", std::process::id());
         let shortly = Instant::now() + Duration::from_millis(20);

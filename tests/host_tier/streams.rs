@@ -260,6 +260,31 @@ fn a_group_over_two_streams() {
     });
 }
 
+/// What a group has on the NULL stream is complete when the group has ended, whatever else is in the group.
+#[test]
+fn a_group_over_a_stream_and_null_blocks() {
+    if !host_streams() {
+        return;
+    }
+    with_ranks(2, |rank, comm| {
+        let stream = Stream::create().unwrap();
+        let (mut first, mut second) = (vec![1i64; 5000], vec![2i64; 70]);
+        if rank == 1 {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        flagos_comm::group(|| {
+            add(comm, &mut first, stream);
+            add(comm, &mut second, Stream::DEFAULT);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(second, [4; 70]);
+        stream.synchronize().unwrap();
+        assert!(first.iter().all(|v| *v == 2));
+        stream.destroy().unwrap();
+    });
+}
+
 /// The operation waits on its stream for an event of another communicator that is stuck: abort and
 /// destroy do not wait for it.
 #[test]

@@ -5,7 +5,7 @@
 //! they go on in piece steps. `protocol` has the rules.
 
 use super::ShmEngine;
-use super::direct::{Direct, Visit};
+use super::direct::{Direct, LentCopy, Visit};
 use super::layout::{Row, SLOT, Side};
 use super::protocol::{self, Counter, Peers};
 use super::wait::Flags;
@@ -84,13 +84,21 @@ impl ShmEngine {
     /// together know: it may be.
     #[inline]
     pub(crate) fn goes_in_steps(&self, op: &HostOp) -> bool {
-        let limit = match op.kind {
-            OpKind::AllToAllv => return true,
+        match op.kind {
+            OpKind::AllToAllv => true,
+            OpKind::Send | OpKind::Recv => false,
+            kind => self.frame(op).1 > self.one_exchange(kind),
+        }
+    }
+
+    /// How much a rank may have to show in a collective that is done in one exchange.
+    #[inline]
+    pub(super) fn one_exchange(&self, kind: OpKind) -> usize {
+        let limit = match kind {
             OpKind::AllReduce | OpKind::Reduce => SLOT.min(GATHERED / self.ranks),
-            OpKind::Send | OpKind::Recv => return false,
             _ => SLOT,
         };
-        self.frame(op).1 > limit.min(self.tuning.one_exchange)
+        limit.min(self.tuning.one_exchange)
     }
 
     /// Starts the next collective: its number, and the parity of its header and slot.
@@ -669,11 +677,11 @@ impl ShmEngine {
                 // SAFETY: the caller promised the send buffer up to the end of its last block.
                 unsafe { self.bring(op.on_device.send, to, from, bytes) }
             });
-            Some(copied?)
+            Some(self.lend_copy(copied?))
         } else {
             None
         };
-        let send = copied.as_ref().map_or(op.send, |copy| copy.as_ptr().cast());
+        let send = copied.as_ref().map_or(op.send, LentCopy::start);
         let send_on_device = op.on_device.send && copied.is_none();
         let on_device = OnDevice {
             send: send_on_device,
@@ -718,6 +726,8 @@ impl ShmEngine {
         let direct = &mut *lock(&self.direct);
         if !on_device.any() {
             self.announce_one(direct, Side::Send, parity, send, send_bytes);
+            // Nothing: its word is where small operations have their data.
+            self.announce_one(direct, Side::Recv, parity, std::ptr::null(), 0);
         }
         let says = self.staging(op);
         let staging = self.exchange(sequence, Fingerprint::of(op), says, wait)?;

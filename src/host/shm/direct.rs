@@ -45,6 +45,7 @@ use crate::sys::per_process::PerProcess;
 use crate::sys::process::{self, ProcessWatch};
 use crate::types::OpKind;
 use std::io;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -438,7 +439,36 @@ impl Drop for Loan<'_> {
     }
 }
 
+/// A copy of what this rank sends, from which others may read. It stays until those are gone who have not seen that the
+/// operation failed.
+pub(super) struct LentCopy<'a> {
+    engine: &'a ShmEngine,
+    bytes: Vec<MaybeUninit<u8>>,
+}
+
+impl LentCopy<'_> {
+    pub(super) fn start(&self) -> *const u8 {
+        self.bytes.as_ptr().cast()
+    }
+}
+
+impl Drop for LentCopy<'_> {
+    fn drop(&mut self) {
+        if self.engine.published_failure().is_err() {
+            self.engine.await_departure();
+        }
+    }
+}
+
 impl ShmEngine {
+    /// Keeps a copy until no other rank can be reading it.
+    pub(super) fn lend_copy(&self, bytes: Vec<MaybeUninit<u8>>) -> LentCopy<'_> {
+        LentCopy {
+            engine: self,
+            bytes,
+        }
+    }
+
     /// Says about this rank's process what others need to reach its memory.
     pub(super) fn tell_facts(&self) -> Result<()> {
         let probe = own_probe()?;
@@ -1082,6 +1112,16 @@ impl ShmEngine {
         }
     }
 
+    /// For tests: this rank rests where it is about to read from others' buffers, once it was asked to, until it is let go.
+    #[cfg(test)]
+    fn rest_while_fetching(&self) {
+        if self.rests.compare_exchange(1, 2, SeqCst, SeqCst).is_ok() {
+            while self.rests.load(SeqCst) == 2 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
     /// Reduces this rank's part into its own buffer, and fetches the parts of the others from theirs as soon
     /// as they are there: no rank waits for another before it has done its own part.
     ///
@@ -1152,6 +1192,8 @@ impl ShmEngine {
         };
         for done in (0..len).step_by(step) {
             self.published_failure()?;
+            #[cfg(test)]
+            self.rest_while_fetching();
             let (to, len) = (offset(to, done), step.min(len - done));
             let read = match from {
                 Reach::Here(start) => {

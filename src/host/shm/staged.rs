@@ -709,7 +709,8 @@ impl ShmEngine {
         self.ring();
     }
 
-    /// Plays a script to its end. After an error nothing of this rank's is under way any more.
+    /// Plays a script to its end. After an error nothing of this rank's is under way any more, but for copies that wait
+    /// in the caller's streams: they go on as these do.
     ///
     /// # Safety
     /// As [`Engine::run`](crate::host::engine::Engine::run); the script's spans lie in the operation's buffers and in the slots of the

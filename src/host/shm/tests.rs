@@ -6,6 +6,7 @@ use super::*;
 use crate::config::SingleCopy;
 use crate::error::Code;
 use crate::host::heap;
+use crate::host::op::VectorCounts;
 use crate::host::tests;
 use crate::host::tests::{
     Buffer, COUNTS, IN_HEAP, Until, any_buffers, disagreeing_messages, engine_tests, group,
@@ -395,6 +396,128 @@ fn short_messages_that_disagree_are_errors_on_both_sides() {
         });
         assert!(errors[0].contains("Send(count 3"), "{}", errors[0]);
         assert_eq!(errors[0], errors[1]);
+    }
+}
+
+/// Two ranks' AlltoAllv of `count` bytes from each to each; `in_place` from the buffer that it goes to.
+fn exchange_all(
+    engine: &dyn Engine,
+    count: usize,
+    in_place: bool,
+    wait: &dyn WaitPolicy,
+) -> Result<()> {
+    let mut exchange = op(OpKind::AllToAllv, 0, DataType::Uint8);
+    let content = [
+        vec![10 * engine.rank() as u8 + 1; count],
+        vec![10 * engine.rank() as u8 + 2; count],
+    ]
+    .concat();
+    let (mut send, mut recv) = (Buffer::of(&content), Buffer::of(&content));
+    any_buffers(&mut exchange, &mut send, &mut recv);
+    if in_place {
+        exchange.send = exchange.recv;
+    }
+    let (counts, displs) = (vec![count; 2], vec![0, count]);
+    exchange.vector = Some(Box::new(VectorCounts {
+        send_counts: counts.clone(),
+        send_displs: displs.clone(),
+        recv_counts: counts,
+        recv_displs: displs,
+    }));
+    run_with(engine, &exchange, wait)?;
+    let got = recv.get();
+    let from = |rank: usize| 10 * rank as u8 + 1 + engine.rank() as u8;
+    assert!(
+        got[..count].iter().all(|b| *b == from(0)) && got[count..].iter().all(|b| *b == from(1))
+    );
+    Ok(())
+}
+
+/// The data of small operations lies where others look for a receive buffer, which an AlltoAllv has not announced.
+#[test]
+fn an_alltoallv_takes_no_data_of_small_operations_for_an_address() {
+    for through in [Through::Pointers, Through::Kernel, Through::Heap] {
+        // Nothing is small there, unless it is made so.
+        let world = World::tuned(through, 2, |rank| Tuning {
+            one_exchange: 4096,
+            ..through.tuning(rank)
+        });
+        world.any().each(|engine| {
+            // -0.0, and other values whose first bit is set.
+            for last in [-0.0f64, -1.5, f64::from_bits(u64::MAX >> 1), 0.0] {
+                for _ in 0..2 {
+                    let values: Vec<u8> = [last; 14].iter().flat_map(|v| v.to_ne_bytes()).collect();
+                    let mut largest = op(OpKind::AllReduce, 14, DataType::Float64);
+                    largest.reduction = Reduction::Builtin(RedOp::Max);
+                    let (mut send, mut recv) = (Buffer::of(&values), Buffer::new(values.len()));
+                    any_buffers(&mut largest, &mut send, &mut recv);
+                    run(engine, &largest).unwrap();
+                }
+                exchange_all(engine, 300_000, false, &Until::long()).unwrap();
+            }
+        });
+        let ways = world.ways();
+        assert!(ways.iter().all(|w| w.pieces == 0), "{through:?} {ways:?}");
+    }
+}
+
+/// What it reads from is a copy of the engine's, whose memory goes back to the system with the call.
+#[test]
+fn an_alltoallv_in_place_does_not_give_its_copy_back_while_a_rank_reads_from_it() {
+    const COUNT: usize = 8 << 20;
+    let world = World::through(Through::Pointers, 2);
+    let reader = &world.0[1];
+    reader.rests.store(1, SeqCst);
+    world.any().each(|engine| {
+        if engine.rank() == 1 {
+            let error = exchange_all(engine, COUNT, true, &Until::long()).unwrap_err();
+            assert_eq!(error.code(), Code::RemoteError, "{error}");
+            return;
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while reader.rests.load(SeqCst) != 2 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                engine.abort();
+                std::thread::sleep(Duration::from_millis(50));
+                reader.rests.store(0, SeqCst);
+            });
+            let error = exchange_all(engine, COUNT, true, &Until::long()).unwrap_err();
+            assert_eq!(error.code(), Code::Aborted, "{error}");
+        });
+    });
+}
+
+/// The limit of one exchange is lower with more ranks: nobody may take the shortest way with what others do in steps.
+#[test]
+fn what_is_done_in_steps_is_not_tiny_for_any_number_of_ranks() {
+    for ranks in [2, 100, 585, 586, 1000, 1024] {
+        let (segment, _fd) =
+            Segment::create_usable_sparse(ShmEngine::segment_bytes(ranks).unwrap()).unwrap();
+        let tuning = Tuning::of_process().unwrap();
+        let engine = ShmEngine::attach_tuned(Arc::new(segment), 0, ranks, tuning).unwrap();
+        for kind in [OpKind::AllReduce, OpKind::AllGather, OpKind::Broadcast] {
+            for count in 1..=20 {
+                let tiny = Tiny {
+                    kind,
+                    send: std::ptr::null(),
+                    recv: std::ptr::null_mut(),
+                    count,
+                    dtype: DataType::Float64,
+                    op: RedOp::Sum,
+                    root: 0,
+                };
+                let in_steps = engine.goes_in_steps(&op(kind, count, DataType::Float64));
+                let takes = engine.takes_tiny(&tiny).is_some();
+                assert!(!(takes && in_steps), "{ranks} ranks, {kind:?} of {count}");
+                assert_eq!(
+                    takes,
+                    !in_steps && count <= 14,
+                    "{ranks} ranks, {kind:?} of {count}"
+                );
+            }
+        }
     }
 }
 

@@ -76,7 +76,8 @@ impl ShmEngine {
     /// Whether this engine has such a way, and for this operation; then also how it is reduced, if it is.
     #[inline(always)]
     pub(crate) fn takes_tiny(&self, tiny: &Tiny) -> Option<Option<Folding>> {
-        let most = MOST_TINY.min(self.tuning.one_exchange);
+        // What others take in steps is not tiny, however short it is.
+        let most = MOST_TINY.min(self.one_exchange(tiny.kind));
         if self.ranks == 1 || self.tiny_frame(tiny) > most || tiny.root >= self.ranks {
             return None;
         }
