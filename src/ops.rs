@@ -725,6 +725,8 @@ impl Target {
             Code::Aborted => self.with_cold(|cold| cold.ended.clone()),
             _ => None,
         };
+        // A program that revokes knows that.
+        let ended = ended.filter(|ended| ended.code() != Code::InvalidUsage);
         self.fail(ended.unwrap_or(error).context(text))
     }
 
@@ -992,7 +994,11 @@ unsafe fn closed(target: &'static Target, call: &Call) -> i32 {
     let ended = target.with_cold(|cold| cold.ended.clone());
     // Its own number, although it is not counted.
     target.count_operation(call.kind);
-    let ended = ended.map(|error| error.context("the communicator has failed"));
+    let ended = ended.map(|error| match error.code() {
+        // What this rank has done itself.
+        Code::InvalidUsage => error,
+        _ => error.context("the communicator has failed"),
+    });
     let code = target.fail_call(call, ended.unwrap_or_else(|| Error::invalid_usage(closed)));
     target.uncount_operation(call.kind);
     code

@@ -323,7 +323,7 @@ pub(crate) fn comm_shrink(
     let options = child_options(&parent, options);
     let nranks = survivors.len() as u32;
     if flags == 1 {
-        super::end::stop_work(handle, &parent, &parts);
+        super::end::stop_work(handle, &parent, &parts, super::end::Stop::Shrink);
     }
     let (child, comm) = init::new_comm(nranks, new_rank, parent.device, &options)?;
     let shrink = Shrink {

@@ -100,6 +100,8 @@ pub(crate) struct Channel {
     names: Option<Names>,
     /// The first failure; every later exchange returns it.
     failed: Option<Error>,
+    /// What another rank has done that ended the communicator's operations, while the channel goes on.
+    ended: Option<Error>,
     /// The ranks show each other that they are alive.
     beats: Option<Beats>,
 }
@@ -157,6 +159,7 @@ impl Channel {
             gone: BTreeMap::new(),
             names: None,
             failed: None,
+            ended: None,
             beats: None,
         }
     }
@@ -375,6 +378,16 @@ impl Channel {
         );
     }
 
+    /// What a neighbour says of a rank that has ended the communicator's operations.
+    fn hear_end(&mut self, side: Side, body: &[u8]) {
+        if self.ended.is_none() {
+            self.ended = Some(decode_error(body));
+            let frame = encode_frame(Kind::Ended, 0, body);
+            let others = |to| (to != side).then(|| Arc::clone(&frame));
+            self.spread(&others, &courtesy());
+        }
+    }
+
     /// What a neighbour says about itself or another rank that is not here any more.
     fn hear_news(&mut self, side: Side, frame: &Frame) {
         let mut reader = Reader(&frame.body);
@@ -587,6 +600,7 @@ impl Channel {
                         };
                     }
                 }
+                Kind::Ended => self.hear_end(side, &frame.body),
                 _ => {}
             }
         }
@@ -621,6 +635,10 @@ impl Channel {
                             Some(_) => continue,
                             None => self.absent(rank, exchange.phase),
                         }
+                    }
+                    Kind::Ended => {
+                        self.hear_end(Side::Up, &frame.body);
+                        continue;
                     }
                     _ => continue,
                 },
@@ -769,6 +787,7 @@ impl Channel {
                         }
                     }
                     Kind::Part | Kind::Whole => early.push_back(frame),
+                    Kind::Ended => self.hear_end(side, &frame.body),
                     Kind::Abort | Kind::Fail => {
                         let error = decode_error(&frame.body);
                         self.tell_failure(&error, Some(side));
@@ -898,6 +917,19 @@ impl Channel {
         let text = format!("{} can't go on: {}", self.who(self.rank), error.text());
         self.failed = Some(error.clone());
         self.tell_failure(&Error::new(Code::RemoteError, text), None);
+    }
+
+    /// Whether another rank has ended the communicator's operations, as far as the channel has told.
+    pub(crate) fn ended(&self) -> Result<()> {
+        self.ended.clone().map_or(Ok(()), Err)
+    }
+
+    /// Tells the others what this rank has done that ended the communicator's operations. The channel goes on.
+    pub(crate) fn announce_end(&mut self, deed: &str) {
+        let text = format!("{} {deed}", self.who(self.rank));
+        let error = Error::new(Code::RemoteError, text);
+        let frame = encode_frame(Kind::Ended, 0, &encode_error(&error));
+        self.spread(&|_| Some(Arc::clone(&frame)), &courtesy());
     }
 
     /// Tells the others that this rank's communicator was aborted.

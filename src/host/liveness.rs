@@ -104,6 +104,8 @@ impl Liveness {
         let until = Instant::now() + TELL;
         loop {
             match self.channel.try_lock() {
+                // Who has ended the operations has told all ranks.
+                Ok(channel) if channel.ended().is_err() => return,
                 Ok(mut channel) => return channel.announce_failure(error),
                 Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
                 Err(_) => return,
@@ -118,7 +120,21 @@ impl Liveness {
         };
         channel.look()?;
         channel.beat();
-        Ok(())
+        channel.ended()
+    }
+
+    /// How a rank has gone, if the control channel tells it within a moment.
+    fn told_of(&self, rank: u32) -> Option<String> {
+        let until = Instant::now() + TELL;
+        loop {
+            if let Ok(channel) = self.channel.try_lock() {
+                return how_gone(channel.peer(rank), || channel.who(rank));
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn gone(&self, waiting_for: &[u32]) -> Option<String> {
@@ -141,8 +157,6 @@ impl Liveness {
                 };
                 let in_order = matches!(peer, Peer::Left(_));
                 let how = match peer {
-                    Peer::Left(_) => Some(format!("{who} has left (destroyed its communicator)")),
-                    Peer::Dead(text) => Some(text),
                     Peer::Here if process.watchable => {
                         let watch = seen.watches[index].get_or_insert_with(|| {
                             ProcessWatch::open(process.pid, process.start_time)
@@ -153,7 +167,7 @@ impl Liveness {
                         };
                         ended.then(|| format!("{who} has died"))
                     }
-                    Peer::Here => None,
+                    peer => how_gone(&peer, || who),
                 };
                 seen.gone[index] = how.map(|how| Gone {
                     since: Instant::now(),
@@ -172,6 +186,15 @@ impl Liveness {
             }
         }
         None
+    }
+}
+
+/// What the control channel tells of a rank that has gone.
+fn how_gone(peer: &Peer, who: impl FnOnce() -> String) -> Option<String> {
+    match peer {
+        Peer::Left(_) => Some(format!("{} has left (destroyed its communicator)", who())),
+        Peer::Dead(text) => Some(text.clone()),
+        Peer::Here => None,
     }
 }
 
@@ -198,6 +221,11 @@ fn due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
 }
 
 impl WaitPolicy for OperationWait<'_> {
+    fn gone(&self, rank: u32) -> Option<String> {
+        let told = self.liveness.told_of(rank)?;
+        Some(format!("{told} during {}", (self.what)()))
+    }
+
     fn failed(&self, error: &Error) {
         self.liveness.tell(error);
     }

@@ -46,8 +46,11 @@ pub(crate) struct Ticket(pub usize);
 /// What a library does for the engine: messages between ranks, matched by sender and tag, those of one
 /// sender and tag in their order. One thread at a time calls it.
 pub(crate) trait Transport: Send {
-    /// What it is, for logs.
+    /// What it is, for people.
     fn about(&self) -> String;
+
+    /// What stands for it in `FLAGOSCOMM_HOST_ENGINE`.
+    fn key(&self) -> &'static str;
 
     /// The longest message that comes as a whole or not at all, whatever becomes of its sender. With longer ones the
     /// transport needs both sides to know the size.
@@ -214,6 +217,7 @@ pub(in crate::host) struct Shared {
     spins: bool,
     stage: Stage,
     about: String,
+    key: &'static str,
     state: Mutex<State>,
     /// Operations that have begun.
     operations: AtomicU64,
@@ -283,6 +287,7 @@ impl NetEngine {
             spins,
             stage,
             about: transport.about(),
+            key: transport.key(),
             state: Mutex::new(State {
                 transport,
                 given_up: false,
@@ -425,6 +430,10 @@ impl Engine for NetEngine {
         self.shared.about.clone()
     }
 
+    fn key(&self) -> String {
+        self.shared.key.to_owned()
+    }
+
     unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         // SAFETY: handed down from the caller.
         self.shared
@@ -449,6 +458,11 @@ impl Engine for NetEngine {
 
     fn poison(&self, error: &Error) {
         self.shared.poison(error);
+    }
+
+    fn end_by(&self, deed: &str) {
+        self.shared
+            .poison(&Error::new(Code::Aborted, format!("this rank {deed}")));
     }
 
     fn abort(&self) {

@@ -404,7 +404,10 @@ impl<'a> Run<'a> {
             if let Some((since, peer, text)) = &self.broken
                 && since.elapsed() >= CAUSE
             {
-                let text = format!("the connection to rank {peer} has failed: {text}");
+                let text = match self.policy.gone(*peer as u32) {
+                    Some(how) => how,
+                    None => format!("the connection to rank {peer} has failed: {text}"),
+                };
                 return Err(self.fatal(Error::new(Code::RemoteError, text)));
             }
         }

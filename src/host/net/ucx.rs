@@ -4,7 +4,7 @@
 //! was posted to receive from the dead does not end by that; the run that waits asks [`Transport::lost`].
 
 use super::{Ticket, Transport};
-use crate::config;
+use crate::config::{self, HostEngine};
 use crate::error::{Error, Result};
 use crate::load::open::{Accepted, Lib, Refusal};
 use crate::load::symbols::{Declaration, Layout, Resolver};
@@ -528,6 +528,10 @@ impl Ucx {
 impl Transport for Ucx {
     fn about(&self) -> String {
         format!("UCX {} ({})", self.api.version, self.api.path.display())
+    }
+
+    fn key(&self) -> &'static str {
+        HostEngine::Ucx.name()
     }
 
     unsafe fn send(
