@@ -414,8 +414,21 @@ const UCX_WARN_UNUSED_ENV_VARS: Var = Var {
     name: "UCX_WARN_UNUSED_ENV_VARS",
     kind: Kind::Text,
     default: "set to n",
-    meaning: "Set before UCX is loaded, if it is unset. All other variables of UCX's, such as UCX_TLS and \
-              UCX_NET_DEVICES, are UCX's own business.",
+    meaning: "Set before UCX is loaded, if it is unset. All other variables of UCX's are UCX's own business.",
+};
+const UCX_NET_DEVICES: Var = Var {
+    name: "UCX_NET_DEVICES",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "UCX's own, which names the network devices that it uses, such as `eth0` or `mlx5_0:1`. Shown in errors when \
+              ranks don't reach each other.",
+};
+const UCX_TLS: Var = Var {
+    name: "UCX_TLS",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "UCX's own, which names the ways that it takes, such as `tcp,self`. Shown in errors when ranks don't reach each \
+              other.",
 };
 const UCX_TCP_TX_SEG_SIZE: Var = Var {
     name: "UCX_TCP_TX_SEG_SIZE",
@@ -494,6 +507,8 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &UCX_ERROR_SIGNALS,
     &UCX_LOG_FILE,
     &UCX_WARN_UNUSED_ENV_VARS,
+    &UCX_NET_DEVICES,
+    &UCX_TLS,
     &UCX_TCP_TX_SEG_SIZE,
     &UCX_TCP_RX_SEG_SIZE,
     &UCC_LOG_FILE,

@@ -4,6 +4,7 @@
 use crate::library::{Library as _, Linked, sum, version_text};
 use crate::survey::{self, Surveyed};
 use crate::sys;
+use crate::words::plural;
 use clap::Args;
 use flagos_comm::{Communicator, Limit, Options, Stream, UniqueId, internal};
 use serde_json::{Value, json};
@@ -372,6 +373,9 @@ impl Findings {
             );
         }
         match &self.self_test {
+            Ok((_, engine)) if host && self.host_engine == "mpi" => lines.push(format!(
+                "Without MPI the host tier works: the two-rank test passed, over {engine}."
+            )),
             Ok((_, engine)) if host => lines.push(format!(
                 "The host tier works: the two-rank test passed, over {engine}."
             )),
@@ -619,10 +623,6 @@ fn huge_pages() -> Vec<(String, String)> {
         found.push(("reserved huge".to_owned(), text.trim().to_owned()));
     }
     found
-}
-
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }
 
 fn amount(bytes: u64) -> String {

@@ -2,7 +2,6 @@
 //! that follows from the old secret and who is left out.
 #![forbid(unsafe_code)]
 
-use super::rendezvous::ranks_text;
 use super::unique_id::Secret;
 use crate::control::channel::{COURTESY, GRACE};
 use crate::control::patience::{Impatience, Patience};
@@ -10,6 +9,7 @@ use crate::control::wire::{Reader, Writer, decode_error, encode_error};
 use crate::error::{Code, Error, Result};
 use crate::sys::unix;
 use crate::types::UNIQUE_ID_BYTES;
+use crate::words::ranks_text;
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};

@@ -14,6 +14,7 @@ use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
 use crate::types::UNIQUE_ID_BYTES;
+use crate::words::counted;
 use std::net::SocketAddr;
 use std::sync::MutexGuard;
 
@@ -290,8 +291,8 @@ pub(crate) fn comm_shrink(
             Some(rank) => excluded.push(rank),
             None => {
                 return Err(Error::invalid_argument(format!(
-                    "rank {rank} is excluded, but the communicator has {} ranks",
-                    parent.nranks()
+                    "rank {rank} is excluded, but the communicator has {}",
+                    counted(parent.nranks(), "rank")
                 )));
             }
         }

@@ -13,9 +13,9 @@ use super::tree::{Place, Tree};
 use super::wire::{
     Connection, Frame, Kind, Reader, WireError, Writer, decode_error, encode_error, encode_frame,
 };
-use crate::bootstrap::rendezvous::ranks_text;
 use crate::error::{Code, Error, Result};
 use crate::sys::net::{PollEntry, poll};
+use crate::words::ranks_named;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -339,8 +339,8 @@ impl Channel {
         // Without rank 0 nobody hears of others; without one in between, those below it.
         let range = self.tree.range(rank);
         if range.len() > 1 && rank != 0 {
-            let below = ranks_text(range.start + 1..range.end);
-            text += &format!(" (rank {below} reached the others through it)");
+            let below = ranks_named(range.start + 1..range.end);
+            text += &format!(" ({below} reached the others through it)");
         }
         text
     }
@@ -740,10 +740,10 @@ impl Channel {
         };
         let (below, missing): (Vec<u32>, Vec<u32>) =
             (0..self.nranks).filter(absent).partition(unheard);
-        let mut text = format!("rank {} of {}", ranks_text(missing), self.nranks);
+        let mut text = format!("{} of {}", ranks_named(missing), self.nranks);
         if !below.is_empty() {
-            let below = ranks_text(below);
-            text += &format!(" (rank {below} would be heard through it)");
+            let below = ranks_named(below);
+            text += &format!(" ({below} would be heard through it)");
         }
         text
     }
@@ -1106,7 +1106,7 @@ mod tests {
         for rank in [0, 4, 5, 6] {
             let text = ends[rank].as_ref().unwrap().text();
             assert!(
-                text.contains("missing: rank 1 of 7 (rank 2, 3 would be heard through it)"),
+                text.contains("missing: rank 1 of 7 (ranks 2, 3 would be heard through it)"),
                 "{text}"
             );
         }
@@ -1150,7 +1150,7 @@ mod tests {
         for error in ends.into_iter().flatten() {
             let text = error.text();
             assert!(
-                text.contains("(rank 5, 6 reached the others through it)"),
+                text.contains("(ranks 5, 6 reached the others through it)"),
                 "{text}"
             );
         }
@@ -1243,6 +1243,32 @@ mod tests {
             // It is heard of, by those who are still there.
             let heard = known.iter().filter(|known| **known > 0).count();
             assert!(heard * 2 > known.len(), "{shape:?}: {known:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_ended_the_operations_is_told_to_all_and_the_channel_goes_on() {
+        for (shape, odd) in shapes_and_ranks() {
+            ranks(shape, |rank, mut channel| {
+                if rank == odd {
+                    channel.announce_end("revoked it");
+                }
+                let until = Instant::now() + Duration::from_secs(20);
+                while rank != odd && channel.ended().is_ok() {
+                    assert!(Instant::now() < until, "{shape:?} {odd} {rank}");
+                    channel.look().unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                // Those above pass it on while they wait in an exchange, too.
+                channel
+                    .allgather("a test", b"x", &patience(20_000))
+                    .unwrap();
+                if rank != odd {
+                    let error = channel.ended().unwrap_err();
+                    assert_eq!(error.code(), Code::RemoteError);
+                    assert_eq!(error.text(), format!("rank {odd} (pid {odd}) revoked it"));
+                }
+            });
         }
     }
 

@@ -3,11 +3,11 @@
 #![forbid(unsafe_code)]
 
 use super::op::WaitPolicy;
-use crate::bootstrap::rendezvous::ranks_text;
 use crate::control::channel::{Channel, Peer};
 use crate::control::patience::AbortFlag;
 use crate::error::{Code, Error, Result};
 use crate::sys::process::{ProcessWatch, has_gone};
+use crate::words::ranks_named;
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -254,7 +254,7 @@ impl WaitPolicy for OperationWait<'_> {
         if liveness.limit.is_some_and(|limit| waited >= limit) {
             let missing = match waiting_for() {
                 none if none.is_empty() => String::from("data still moved"),
-                ranks => format!("missing: rank {}", ranks_text(ranks)),
+                ranks => format!("missing: {}", ranks_named(ranks)),
             };
             return Err(Error::new(
                 Code::Timeout,
@@ -269,10 +269,10 @@ impl WaitPolicy for OperationWait<'_> {
         if waited >= times.news && !waiting_for().is_empty() {
             times.news = waited + NEWS_EVERY;
             log::warn!(
-                "{} has waited {:.0} s for rank {}",
+                "{} has waited {:.0} s for {}",
                 what(),
                 waited.as_secs_f64(),
-                ranks_text(waiting_for())
+                ranks_named(waiting_for())
             );
         }
         Ok(())

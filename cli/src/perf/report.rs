@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::operation::{Operation, Reduction};
+use crate::words::plural;
 use flagos_comm::{CommInfo, DataType};
 use serde_json::{Value, json};
 
@@ -126,11 +127,14 @@ impl Header {
             ),
             format!("# {}", self.choice),
             format!(
-                "# {} ranks as {}, host {} ({} cores)",
+                "# {} rank{} as {}, host{} {} ({} core{})",
                 self.ranks,
+                plural(self.ranks),
                 self.mode,
+                plural(self.hosts.len()),
                 self.hosts.join(", "),
-                self.cores
+                self.cores,
+                plural(self.cores)
             ),
             format!("# operands in {}, {}", self.memory, self.stream),
         ];

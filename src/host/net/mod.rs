@@ -2,7 +2,7 @@
 //! machines have.
 //!
 //! * `choice`: which library, from what all ranks say,
-//! * `ucx`, `mpi`, `ucc`: UCX, MPI and UCC, each as a [`Transport`], `short_tags` what two of them have in common,
+//! * `ucx`, `mpi`, `ucc`: UCX, MPI and UCC, each as a [`Transport`]; `versioned` and `short_tags` are what two of them have in common,
 //! * `run`: one operation under way: requests, waiting, failures,
 //! * `exchange`: how every collective begins: all ranks' calls are compared,
 //! * `collectives`, `trees`, `p2p`: the algorithms,
@@ -24,13 +24,13 @@ pub(super) mod tests;
 mod trees;
 pub(crate) mod ucc;
 pub(crate) mod ucx;
+mod versioned;
 
 use super::check::MAX_ENGINE_RANKS;
 use super::engine::Engine;
-use super::op::{HostOp, Mover, OnDevice, WaitPolicy};
+use super::op::{HostOp, Mover, WaitPolicy};
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
-use crate::types::{DataType, OpKind, RedOp, Reduction};
 use exchange::Table;
 use run::{Area, Crowd, Run};
 use staged::{Room, Stage};
@@ -324,19 +324,7 @@ impl NetEngine {
 
     /// Proves that all ranks reach each other.
     pub(crate) fn prove(&self, wait: &dyn WaitPolicy) -> Result<()> {
-        let barrier = HostOp {
-            kind: OpKind::Barrier,
-            send: std::ptr::null(),
-            recv: std::ptr::null_mut(),
-            count: 0,
-            dtype: DataType::Uint8,
-            reduction: Reduction::Builtin(RedOp::Sum),
-            root: 0,
-            vector: None,
-            on_device: OnDevice::default(),
-        };
-        // SAFETY: a barrier has no buffers, and nobody has the engine yet.
-        unsafe { self.run(&barrier, wait) }
+        self.shared.with_run(wait, |run| run.prove())
     }
 }
 

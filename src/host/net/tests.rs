@@ -10,6 +10,7 @@ use crate::host::tests::{
     Buffer, Until, World, engine_tests, matrix, op, pattern, reductions_of_size, run, run_with,
     transfer,
 };
+use crate::types::{DataType, OpKind};
 use std::collections::{HashMap, VecDeque};
 
 /// A send that was begun.
