@@ -732,7 +732,7 @@ pub(crate) fn unknown<'a>(
         }
     }
     let likeliest = |name: &str| {
-        let own = name.strip_prefix(PREFIX)?;
+        let own = name.strip_prefix(PREFIX).filter(|own| !own.is_empty())?;
         let of = |known: &String| (distance(own, &known[PREFIX.len()..]), known.clone());
         let (distance, nearest) = known.iter().map(of).min()?;
         // What is more unlike is no slip of the pen.

@@ -280,7 +280,7 @@ mod tests {
         let (fields, who) = said(&each);
         assert_eq!(fields, "count");
         assert!(
-            who.contains("192 more ranks called yet others (rank 8-199)"),
+            who.contains("192 more ranks called yet others (ranks 8-199)"),
             "{who}"
         );
         assert!(who.len() < 1000, "{who}");

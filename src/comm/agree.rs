@@ -820,7 +820,7 @@ mod tests {
             "level -1: rank 3; level 0: rank 1 (host h1, pid 101): no peer access; ranks 4, 5: busy; \
              level 1: ranks 0, 2"
         );
-        assert_eq!(said([(0, "off"); 6]), "level 0: rank 0-5: off");
+        assert_eq!(said([(0, "off"); 6]), "level 0: ranks 0-5: off");
         let many: Vec<(i32, String)> = (0..200).map(|n| (n, format!("because {n}"))).collect();
         let infos: Vec<RankInfo> = (0..200).map(|rank| info(rank, 200)).collect();
         let text = levels_text(&infos, &many);
