@@ -256,7 +256,7 @@ typedef enum {
 
 /** Start of every flagosCommInfo_t. */
 #define FLAGOS_COMM_INFO_INITIALIZER                                                       \
-    { sizeof(flagosCommInfo_t), 0, 0, 0, 0, { 0 }, { 0 } }
+    { sizeof(flagosCommInfo_t), 0, 0, 0, 0, { 0 }, { 0 }, { 0 }, { 0 } }
 
 /** Start of every flagosPointerAttributes_t. */
 #define FLAGOS_POINTER_ATTRIBUTES_INITIALIZER                                              \
@@ -288,9 +288,14 @@ typedef enum {
 #define FLAGOS_MAX_VENDOR_BYTES 32
 
 /**
- * Bytes of flagosCommInfo_t's libraryPath.
+ * Bytes of flagosCommInfo_t's libraryPath and hostEngineText.
  */
 #define FLAGOS_MAX_PATH_BYTES 1024
+
+/**
+ * Bytes of flagosCommInfo_t's hostEngine.
+ */
+#define FLAGOS_MAX_ENGINE_BYTES 32
 
 /**
  * The first number that an operator of flagosRedOpCreatePreMulSum can have.
@@ -585,6 +590,15 @@ typedef struct flagosCommInfo_t {
      * File of the vendor's collective library, cut to fit; empty on the host tier.
      */
     char libraryPath[FLAGOS_MAX_PATH_BYTES];
+    /**
+     * What the host tier moves data with: "shm", "ucx", "mpi" or "ucc", as FLAGOSCOMM_HOST_ENGINE names them, or
+     * "shm+ucx" or "shm+mpi", shared memory inside each machine and messages between them; empty on other tiers.
+     */
+    char hostEngine[FLAGOS_MAX_ENGINE_BYTES];
+    /**
+     * The same for people, with the version and file of a library, cut to fit; empty on other tiers.
+     */
+    char hostEngineText[FLAGOS_MAX_PATH_BYTES];
 } flagosCommInfo_t;
 
 /**
@@ -963,8 +977,9 @@ flagosResult_t flagosCommSplit(flagosComm_t comm,
  * stay call it, all with the same list; the excluded ones do not. Ranks keep their order.
  *
  * @param comm                the old communicator.
- * @param excludeRanksList    excludeRanksCount ranks of comm, each once. NULL only with 0.
- * @param excludeRanksCount   0 to the number of ranks less one.
+ * @param excludeRanksList    excludeRanksCount ranks of comm, each once. Not NULL.
+ * @param excludeRanksCount   1 to the number of ranks less one. For the same ranks again there is
+ *                            flagosCommSplit.
  * @param newcomm             receives the communicator; NULL on failure. Not NULL.
  * @param config              the options; NULL takes those of comm.
  * @param shrinkFlags         FLAGOS_SHRINK_DEFAULT: comm is healthy and stays usable.
@@ -978,8 +993,9 @@ flagosResult_t flagosCommSplit(flagosComm_t comm,
  * Threads: not while another call runs on comm, flagosCommAbort excepted. In a group *newcomm is
  * written by the outermost flagosGroupEnd.
  *
- * @return what flagosCommSplit returns; flagosInvalidArgument also for a list that names a rank that
- * does not exist, a rank twice or the caller, and for unknown flags.
+ * @return what flagosCommSplit returns; flagosInvalidArgument also for an empty list, for one that names a
+ * rank that does not exist, a rank twice or the caller, and for unknown flags; flagosTimeout (after the
+ * init deadline; the text names the ranks that have not called it, by their numbers in comm).
  *
  * Semantics: NCCL's ncclCommShrink.
  */
@@ -1095,8 +1111,9 @@ flagosResult_t flagosCommAbort(flagosComm_t comm);
 
 /**
  * Ends everything on a communicator but keeps it for flagosCommShrink, flagosCommSplit,
- * flagosCommDestroy and flagosCommAbort. Local: the others find out by their own failure or by their
- * own call.
+ * flagosCommDestroy and flagosCommAbort. Local: on the host tier the calls of other ranks that wait for this one end
+ * with flagosRemoteError and a text that names it; on a vendor's library the others find out by their own failure or
+ * by their own call. Calls that this rank has under way return flagosAborted, later ones flagosInvalidUsage.
  *
  * @param comm         the communicator.
  * @param revokeFlags  FLAGOS_REVOKE_DEFAULT.

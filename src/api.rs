@@ -4,6 +4,7 @@ use crate::comm::options::Options;
 use crate::error::{Code, Error, Result};
 use crate::internal;
 use crate::types::{DataType, RedOp, UNIQUE_ID_BYTES};
+use crate::words::counted;
 use std::ffi::c_void;
 
 /// Names one communicator to be. Made by one process, given to all ranks by any means.
@@ -369,8 +370,9 @@ impl Communicator {
         ] {
             if slice.len() != n {
                 return Err(Error::invalid_argument(format!(
-                    "AlltoAllv layout has {} entries but the communicator has {n} ranks",
-                    slice.len()
+                    "AlltoAllv layout has {} entries but the communicator has {}",
+                    slice.len(),
+                    counted(n as u64, "rank")
                 )));
             }
         }

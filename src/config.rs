@@ -413,8 +413,21 @@ const UCX_WARN_UNUSED_ENV_VARS: Var = Var {
     name: "UCX_WARN_UNUSED_ENV_VARS",
     kind: Kind::Text,
     default: "set to n",
-    meaning: "Set before UCX is loaded, if it is unset. All other variables of UCX's, such as UCX_TLS and \
-              UCX_NET_DEVICES, are UCX's own business.",
+    meaning: "Set before UCX is loaded, if it is unset. All other variables of UCX's are UCX's own business.",
+};
+const UCX_NET_DEVICES: Var = Var {
+    name: "UCX_NET_DEVICES",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "UCX's own, which names the network devices that it uses, such as `eth0` or `mlx5_0:1`. Shown in errors when \
+              ranks don't reach each other.",
+};
+const UCX_TLS: Var = Var {
+    name: "UCX_TLS",
+    kind: Kind::Text,
+    default: "unset",
+    meaning: "UCX's own, which names the ways that it takes, such as `tcp,self`. Shown in errors when ranks don't reach each \
+              other.",
 };
 const UCX_TCP_TX_SEG_SIZE: Var = Var {
     name: "UCX_TCP_TX_SEG_SIZE",
@@ -493,6 +506,8 @@ pub(crate) static FOREIGN: &[&Var] = &[
     &UCX_ERROR_SIGNALS,
     &UCX_LOG_FILE,
     &UCX_WARN_UNUSED_ENV_VARS,
+    &UCX_NET_DEVICES,
+    &UCX_TLS,
     &UCX_TCP_TX_SEG_SIZE,
     &UCX_TCP_RX_SEG_SIZE,
     &UCC_LOG_FILE,
@@ -695,6 +710,71 @@ pub(crate) fn get() -> &'static Config {
         }
     }
     config
+}
+
+/// What tests set for themselves.
+const OF_TESTS: [&str; 2] = ["FLAGOSCOMM_TEST_", "FLAGOSCOMM_BLESS"];
+/// What all names of ours start with.
+const PREFIX: &str = "FLAGOSCOMM_";
+
+/// Names among these that look like ours and are none, each with the known name that is most like it. Variables of
+/// one vendor are known for these vendors.
+pub(crate) fn unknown<'a>(
+    names: impl Iterator<Item = &'a str>,
+    vendors: &[&str],
+) -> Vec<(&'a str, Option<String>)> {
+    let mut known = Vec::new();
+    for var in VARS {
+        match var.name.contains("<VENDOR>") {
+            true => known.extend(vendors.iter().map(|key| of_vendor(var, key))),
+            false => known.push(var.name.to_string()),
+        }
+    }
+    let likeliest = |name: &str| {
+        let own = name.strip_prefix(PREFIX).filter(|own| !own.is_empty())?;
+        let of = |known: &String| (distance(own, &known[PREFIX.len()..]), known.clone());
+        let (distance, nearest) = known.iter().map(of).min()?;
+        // What is more unlike is no slip of the pen.
+        let near = distance <= own.len().div_ceil(3);
+        let within = known.iter().find(|known| known.contains(own));
+        near.then_some(nearest).or_else(|| within.cloned())
+    };
+    names
+        .filter(|name| name.starts_with(PREFIX))
+        .filter(|name| !known.iter().any(|known| known == name))
+        .filter(|name| !OF_TESTS.iter().any(|start| name.starts_with(start)))
+        .map(|name| (name, likeliest(name)))
+        .collect()
+}
+
+/// How many letters have to be put in, taken out or replaced to make one text of another.
+fn distance(one: &str, other: &str) -> usize {
+    let other = other.as_bytes();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, byte) in one.bytes().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], at + 1);
+        for (column, theirs) in other.iter().enumerate() {
+            let replaced = before + usize::from(byte != *theirs);
+            before = row[column + 1];
+            row[column + 1] = replaced.min(before + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+/// Warns, once in a process, of variables that look like ours and do nothing.
+pub(crate) fn warn_of_unknown(vendors: &[&str]) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let names: Vec<String> = std::env::vars_os()
+        .map(|(name, _)| name.to_string_lossy().into_owned())
+        .collect();
+    for (name, meant) in unknown(names.iter().map(String::as_str), vendors) {
+        let hint = meant.map_or(String::new(), |meant| format!("; is {meant} meant?"));
+        log::warn!("{name} is no variable of flagos-comm and does nothing{hint}");
+    }
 }
 
 /// The value of a variable of others as whoever reads it by itself will find it: blanks and all.
@@ -1204,6 +1284,44 @@ mod tests {
             read(&vars, false).0.log_file,
             Some(PathBuf::from("/some/file"))
         );
+    }
+
+    #[test]
+    fn names_that_are_none_of_ours_are_told_with_the_nearest_that_is() {
+        let of = |names: &[&'static str]| {
+            let found = unknown(names.iter().copied(), &["nvidia", "amd"]);
+            found
+                .into_iter()
+                .map(|(name, meant)| (name, meant.unwrap_or_default()))
+                .collect::<Vec<_>>()
+        };
+        let known = [
+            "FLAGOSCOMM_TIMEOUT",
+            "FLAGOSCOMM_AMD_DRIVER",
+            "FLAGOSCOMM_TEST_LIBRARY",
+            "FLAGOSCOMM_BLESS",
+            "FLAGOS_TIMOUT",
+            "flagoscomm_timeout",
+            "PATH",
+        ];
+        assert_eq!(of(&known), []);
+        for (name, meant) in [
+            ("FLAGOSCOMM_TIMOUT", "FLAGOSCOMM_TIMEOUT"),
+            ("FLAGOSCOMM_TIER", "FLAGOSCOMM_TIERS"),
+            ("FLAGOSCOMM_ENGINE", "FLAGOSCOMM_HOST_ENGINE"),
+            ("FLAGOSCOMM_HOST_HIERACHY", "FLAGOSCOMM_HOST_HIERARCHY"),
+            ("FLAGOSCOMM_NVDIA_LIBRARY", "FLAGOSCOMM_NVIDIA_LIBRARY"),
+            ("FLAGOSCOMM_SOCKET_IFACE", "FLAGOSCOMM_SOCKET_IFNAME"),
+            ("FLAGOSCOMM_DEBUG", ""),
+            ("FLAGOSCOMM_", ""),
+        ] {
+            assert_eq!(of(&[name]), [(name, meant.to_string())]);
+        }
+        for (one, other, expected) in [("", "abc", 3), ("abc", "abc", 0), ("kitten", "sitting", 3)]
+        {
+            assert_eq!(distance(one, other), expected);
+            assert_eq!(distance(other, one), expected);
+        }
     }
 
     #[test]

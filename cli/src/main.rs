@@ -9,6 +9,7 @@ mod perf;
 mod ranks;
 mod survey;
 mod sys;
+mod words;
 
 use clap::Parser;
 use std::ffi::OsString;

@@ -75,6 +75,9 @@ fn start(vendor: &str, limit: Duration) -> std::io::Result<Child> {
     // What the library warns of in use is worth reading.
     if vendor != ITSELF {
         command.env("FLAGOSCOMM_LOG", "off").stderr(Stdio::null());
+    } else if internal::host_engine() == "mpi" {
+        // MPI takes no two ranks of one process.
+        command.env_remove("FLAGOSCOMM_HOST_ENGINE");
     }
     command.spawn()
 }

@@ -3,13 +3,19 @@
 #![forbid(unsafe_code)]
 
 use super::unique_id::Secret;
+use crate::control::channel::{COURTESY, GRACE};
 use crate::control::patience::{Impatience, Patience};
+use crate::control::wire::{Reader, Writer, decode_error, encode_error};
 use crate::error::{Code, Error, Result};
 use crate::sys::unix;
 use crate::types::UNIQUE_ID_BYTES;
+use crate::words::ranks_text;
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
+
+/// What names the communicator to be.
+pub(super) type Id = [u8; UNIQUE_ID_BYTES];
 
 /// How long one step may last before the patience is asked again.
 const STEP: Duration = Duration::from_millis(20);
@@ -114,60 +120,196 @@ impl Visitors {
     }
 }
 
-/// Until when the next step of a meeting may last.
-pub(super) fn step(patience: &Patience) -> Result<Instant> {
-    match patience.slice() {
-        Ok(slice) => Ok(Instant::now() + slice.min(STEP)),
-        Err(Impatience::Expired) => Err(Error::new(
-            Code::Timeout,
-            "timed out while the remaining ranks met for a shrink: all of them must call \
-             flagosCommShrink with the same excluded ranks",
-        )),
-        Err(Impatience::Aborted) => Err(Error::new(Code::Aborted, "aborted during a shrink")),
-    }
+/// So many missing ranks are named; of others only how many they are.
+const NAMED: usize = 8;
+
+/// The ranks that remain after a shrink, numbered anew, and this one among them. The first of them makes an id, which it gives
+/// to the others when all are there.
+pub(crate) struct Survivors<'a> {
+    pub secret: &'a Secret,
+    /// In rising order.
+    pub excluded: &'a [u32],
+    pub rank: u32,
+    pub nranks: u32,
+    /// What the old communicator calls each: "rank 3 (host h, pid 7)".
+    pub name: &'a dyn Fn(u32) -> String,
 }
 
-/// The new rank 0 makes an id and gives it to the others; every rank returns it.
-pub(crate) fn exchange(
-    secret: &Secret,
-    excluded: &[u32],
-    nranks: u32,
-    rank: u32,
-    make: impl FnOnce() -> Result<[u8; UNIQUE_ID_BYTES]>,
-    patience: &Patience,
-) -> Result<[u8; UNIQUE_ID_BYTES]> {
-    let name = name(secret, excluded);
-    if rank == 0 {
+impl Survivors<'_> {
+    /// Until when the next step of the meeting may last; `missing` are the ranks that keep it from its end.
+    pub(super) fn step(
+        &self,
+        patience: &Patience,
+        missing: impl Fn() -> Vec<u32>,
+    ) -> Result<Instant> {
+        match patience.slice() {
+            Ok(slice) => Ok(Instant::now() + slice.min(STEP)),
+            Err(Impatience::Expired) => Err(self.incomplete(&missing())),
+            Err(Impatience::Aborted) => Err(Error::new(Code::Aborted, "aborted during a shrink")),
+        }
+    }
+
+    /// Some ranks have not come in time.
+    pub(super) fn incomplete(&self, missing: &[u32]) -> Error {
+        let named = missing.iter().take(NAMED).map(|rank| (self.name)(*rank));
+        let mut names = named.collect::<Vec<_>>().join(", ");
+        if missing.len() > NAMED {
+            names += &format!(" and {} more", missing.len() - NAMED);
+        }
+        Error::new(
+            Code::Timeout,
+            format!(
+                "timed out while the remaining ranks met for a shrink; missing: {names}, by the numbers of the old \
+                 communicator. All that stay must call flagosCommShrink with the same excluded ranks (here {}); who is gone \
+                 has to be excluded. The limit: FLAGOSCOMM_INIT_TIMEOUT, or the configuration's",
+                ranks_text(self.excluded.iter().copied())
+            ),
+        )
+    }
+
+    /// What the first says to those that are there: an id, or why there is none.
+    pub(super) fn answer(&self, made: &Result<Id>) -> Result<Id> {
+        made.clone().map_err(|error| match error.code() {
+            Code::Aborted => Error::new(
+                Code::RemoteError,
+                format!("{} was aborted during a shrink", (self.name)(self.rank)),
+            ),
+            _ => error,
+        })
+    }
+
+    /// Waits until the first has `answered`. Whoever runs out of patience asks it who is missing.
+    pub(super) fn await_answer(
+        &self,
+        patience: &Patience,
+        mut answered: impl FnMut(Instant) -> Result<bool>,
+        ask: impl FnOnce(),
+    ) -> Result<()> {
+        let late = patience.with_grace(GRACE);
+        let mut ask = Some(ask);
+        while !answered(self.step(&late, || vec![0])?)? {
+            if patience.slice() == Err(Impatience::Expired)
+                && let Some(ask) = ask.take()
+            {
+                ask();
+            }
+        }
+        Ok(())
+    }
+
+    /// The meeting on one machine; every rank returns the id.
+    pub(crate) fn meet_here(
+        &self,
+        make: impl FnOnce() -> Result<Id>,
+        patience: &Patience,
+    ) -> Result<Id> {
+        let name = name(self.secret, self.excluded);
+        if self.rank > 0 {
+            return self.ask_here(&name, patience);
+        }
         let listener = unix::listen(&name)?;
-        let id = make()?;
-        let mut served = 1;
+        let made = make();
+        let mut here: Vec<Option<UnixStream>> = (1..self.nranks).map(|_| None).collect();
+        let all = self.gather_here(&listener, &mut here, patience);
+        let made = made.and_then(|id| all.map(|()| id));
+        let answer = words(&self.answer(&made));
+        for stream in here.into_iter().flatten() {
+            let _ = unix::write_all(&stream, &answer, Instant::now() + COURTESY);
+        }
+        made
+    }
+
+    fn gather_here(
+        &self,
+        listener: &UnixListener,
+        here: &mut [Option<UnixStream>],
+        patience: &Patience,
+    ) -> Result<()> {
         let mut visitors = Visitors::default();
-        while served < nranks {
-            for stream in visitors.admit(&listener, secret, step(patience)?)? {
-                let limit = Instant::now() + Duration::from_secs(1);
-                if unix::write_all(&stream, &id, limit).is_ok() {
-                    served += 1;
+        while here.iter().any(Option::is_none) {
+            let until = self.step(patience, || absent(here))?;
+            for stream in visitors.admit(listener, self.secret, until)? {
+                let mut rank = [0; 4];
+                let said = unix::read_exact(&stream, &mut rank, Instant::now() + COURTESY);
+                let place = (u32::from_le_bytes(rank) as usize).checked_sub(1);
+                if said.is_ok()
+                    && let Some(place) = place.and_then(|place| here.get_mut(place))
+                {
+                    *place = Some(stream);
+                }
+            }
+            for place in 0..here.len() {
+                // Who speaks again is late, or gone.
+                let mut byte = [0];
+                match here[place]
+                    .as_ref()
+                    .map(|mut stream| stream.read(&mut byte))
+                {
+                    None | Some(Err(_)) => continue,
+                    Some(Ok(_)) => {}
+                }
+                let stream = here[place].take();
+                let missing: Vec<u32> = absent(here)
+                    .into_iter()
+                    .filter(|rank| *rank as usize != place + 1)
+                    .collect();
+                if let (Some(stream), [1]) = (stream, byte) {
+                    let words = words(&Err(self.incomplete(&missing)));
+                    let _ = unix::write_all(&stream, &words, Instant::now() + COURTESY);
                 }
             }
         }
-        return Ok(id);
+        Ok(())
     }
-    loop {
-        let until = step(patience)?;
-        match unix::connect(&name, until) {
-            Ok(stream) => {
-                unix::write_all(&stream, secret, step(patience)?)?;
-                // In steps, so that an abort ends it.
-                while !unix::readable(&stream, step(patience)?)? {}
-                let mut id = [0; UNIQUE_ID_BYTES];
-                let limit = Instant::now() + Duration::from_secs(1);
-                unix::read_exact(&stream, &mut id, limit)?;
-                return Ok(id);
+
+    fn ask_here(&self, name: &[u8], patience: &Patience) -> Result<Id> {
+        let stream = loop {
+            match unix::connect(name, self.step(patience, || vec![0])?) {
+                Ok(stream) => break stream,
+                Err(e) if e.code() == Code::Timeout => {}
+                Err(e) => return Err(e),
             }
-            Err(e) if e.code() == Code::Timeout => {}
-            Err(e) => return Err(e),
+        };
+        let limit = || Instant::now() + COURTESY;
+        let hello = [&self.secret[..], &self.rank.to_le_bytes()].concat();
+        unix::write_all(&stream, &hello, limit())?;
+        let ask = || drop(unix::write_all(&stream, &[1], limit()));
+        self.await_answer(patience, |until| unix::readable(&stream, until), ask)?;
+        let mut length = [0; 4];
+        let read = unix::read_exact(&stream, &mut length, limit()).and_then(|()| {
+            let mut words = vec![0; u32::from_le_bytes(length).min(MOST_WORDS) as usize];
+            unix::read_exact(&stream, &mut words, limit()).map(|()| words)
+        });
+        let gone = || Error::new(Code::RemoteError, format!("{} {LOST}", (self.name)(0)));
+        let words = read.map_err(|_| gone())?;
+        match Reader(&words).u32() {
+            Some(0) => words[4..].try_into().map_err(|_| gone()),
+            _ => Err(decode_error(&words)),
         }
     }
+}
+
+/// What is said of the first rank when it has closed its connection.
+const LOST: &str = "was lost, or gave up, while the remaining ranks met for a shrink";
+/// No answer is longer.
+const MOST_WORDS: u32 = 64 << 10;
+
+/// An answer of the first rank to the others, its length first.
+fn words(answer: &Result<Id>) -> Vec<u8> {
+    let mut writer = Writer::default();
+    match answer {
+        Ok(id) => writer.bytes(&[&[0; 4][..], id].concat()),
+        Err(error) => writer.bytes(&encode_error(error)),
+    };
+    writer.0
+}
+
+/// The new ranks that have no connection to the first.
+pub(super) fn absent<C>(here: &[Option<C>]) -> Vec<u32> {
+    let all = (1..).zip(here);
+    all.filter(|(_, connection)| connection.is_none())
+        .map(|(rank, _)| rank)
+        .collect()
 }
 
 #[cfg(test)]
@@ -176,14 +318,26 @@ mod tests {
     use crate::control::patience::AbortFlag;
     use std::io::Write;
 
+    fn survivors(secret: &Secret, rank: u32) -> Survivors<'_> {
+        Survivors {
+            secret,
+            excluded: &[3],
+            rank,
+            nranks: 3,
+            name: &|rank| format!("rank {rank} (pid {rank})"),
+        }
+    }
+
     #[test]
     fn silent_and_foreign_visitors_hold_up_nobody() {
         let secret: Secret = crate::sys::process::random().unwrap();
         let name = name(&secret, &[3]);
         let patience = Patience::starting_now(Some(Duration::from_secs(20)), &AbortFlag::default());
         let started = Instant::now();
+        let never = || Err(Error::internal("only the first makes an id"));
         let ids = std::thread::scope(|scope| {
-            let zero = scope.spawn(|| exchange(&secret, &[3], 2, 0, || Ok([9; 256]), &patience));
+            let meet = |rank| survivors(&secret, rank).meet_here(|| Ok([9; 256]), &patience);
+            let zero = scope.spawn(move || meet(0));
             let until = Instant::now() + Duration::from_secs(10);
             let mut visitors = Vec::new();
             for number in 0..100 {
@@ -193,11 +347,66 @@ mod tests {
                 (&visitor).write_all(words).unwrap();
                 visitors.push(visitor);
             }
-            let never = || Err(Error::internal("rank 1 makes no id"));
-            let one = exchange(&secret, &[3], 2, 1, never, &patience);
-            [zero.join().unwrap(), one]
+            let one = scope.spawn(|| survivors(&secret, 1).meet_here(never, &patience));
+            let two = survivors(&secret, 2).meet_here(never, &patience);
+            [zero.join().unwrap(), one.join().unwrap(), two]
         });
-        assert_eq!(ids.map(Result::unwrap), [[9; 256]; 2]);
+        assert_eq!(ids.map(Result::unwrap), [[9; 256]; 3]);
         assert!(started.elapsed() < Duration::from_secs(4));
+    }
+
+    /// Whoever runs out of time first, also long before the one that knows.
+    #[test]
+    fn all_that_came_name_the_rank_that_did_not() {
+        for (limits, missing) in [([150, 150, 0], 2), ([2000, 150, 0], 2), ([0, 150, 150], 0)] {
+            let secret: Secret = crate::sys::process::random().unwrap();
+            let come = |rank: u32| {
+                let limit = Duration::from_millis(limits[rank as usize]);
+                let patience = Patience::starting_now(Some(limit), &AbortFlag::default());
+                let secret = &secret;
+                move || survivors(secret, rank).meet_here(|| Ok([9; 256]), &patience)
+            };
+            let errors: Vec<Error> = std::thread::scope(|scope| {
+                let came = (0..3).filter(|rank| *rank != missing);
+                let threads: Vec<_> = came.map(|rank| scope.spawn(come(rank))).collect();
+                let ends = threads.into_iter().map(|t| t.join().unwrap().unwrap_err());
+                ends.collect()
+            });
+            for error in &errors {
+                assert_eq!(error.code(), Code::Timeout, "{error}");
+                assert!(error.text().contains("excluded ranks (here 3)"), "{error}");
+            }
+            let words = format!("missing: rank {missing} (pid {missing}), by");
+            // The first one's time is over after rank 1 has given up.
+            let told = errors.iter().filter(|error| error.text().contains(&words));
+            assert_eq!(
+                told.count(),
+                if limits[0] == 2000 { 1 } else { 2 },
+                "{limits:?} {errors:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_abort_of_the_first_is_told_to_the_others() {
+        let secret: Secret = crate::sys::process::random().unwrap();
+        let abort = AbortFlag::default();
+        let limit = Some(Duration::from_secs(20));
+        std::thread::scope(|scope| {
+            let place = |rank| survivors(&secret, rank);
+            let patience = Patience::starting_now(limit, &abort);
+            let zero = scope.spawn(move || place(0).meet_here(|| Ok([9; 256]), &patience));
+            let patience = Patience::starting_now(limit, &AbortFlag::default());
+            let one = scope.spawn(move || place(1).meet_here(|| Ok([9; 256]), &patience));
+            std::thread::sleep(Duration::from_millis(100));
+            abort.set();
+            assert_eq!(zero.join().unwrap().unwrap_err().code(), Code::Aborted);
+            let error = one.join().unwrap().unwrap_err();
+            assert_eq!(error.code(), Code::RemoteError);
+            assert!(
+                error.text().contains("rank 0 (pid 0) was aborted"),
+                "{error}"
+            );
+        });
     }
 }

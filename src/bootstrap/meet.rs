@@ -5,7 +5,7 @@
 //! those that wait: all of them end with the same error.
 #![forbid(unsafe_code)]
 
-use super::rendezvous::{Hello, Listener, Plan, ranks_text, same_secret, take_addresses};
+use super::rendezvous::{Hello, Listener, Plan, same_secret, take_addresses};
 use super::unique_id::{IdContent, Secret};
 use crate::control::channel::{COURTESY, Channel, GRACE, Link, impatience};
 use crate::control::patience::{AbortFlag, Impatience, Patience};
@@ -17,6 +17,7 @@ use crate::control::wire::{
 use crate::error::{Code, Error, Result};
 use crate::sys::net::{PollEntry, out_of_descriptors, poll};
 use crate::sys::process;
+use crate::words::{listed_named, ranks_text};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -523,10 +524,10 @@ impl Meeting<'_> {
         let who = match asked {
             Some(Err(error)) => return both(error),
             Some(Ok(Some(ranks))) if !ranks.is_empty() => {
-                format!("missing: rank {ranks} of {nranks}")
+                format!("missing: {} of {nranks}", listed_named(&ranks))
             }
             Some(Ok(None)) => String::from("the process that made the unique id does not answer"),
-            _ if !absent.is_empty() => format!("missing: rank {absent} of {nranks}"),
+            _ if !absent.is_empty() => format!("missing: {} of {nranks}", listed_named(&absent)),
             _ => match self.place.parent {
                 Some(_) if self.up.is_some() => format!("{} did not answer", self.names[0]),
                 _ => String::from("the rendezvous did not answer"),
@@ -764,7 +765,7 @@ pub(crate) mod tests {
     fn a_deadline_names_the_missing_ranks_on_all() {
         // Rank 1 is a parent: those below it wait for it at the rendezvous.
         for (fan_out, here, text) in [
-            (128, vec![0, 3], "missing: rank 1, 2, 4 of 5"),
+            (128, vec![0, 3], "missing: ranks 1, 2, 4 of 5"),
             (2, vec![0, 2, 3, 4], "missing: rank 1 of 5"),
             (1, vec![1, 2, 3, 4], "missing: rank 0 of 5"),
         ] {

@@ -3,15 +3,18 @@
 //! have that port, so there are several, which all try in the same order.
 #![forbid(unsafe_code)]
 
-use super::local::{step, token};
+use super::local::{Id, Survivors, absent, token};
 use super::rendezvous::same_secret;
 use super::unique_id::{self, Secret};
-use crate::control::patience::Patience;
+use crate::control::channel::COURTESY;
+use crate::control::patience::{AbortFlag, Patience};
 use crate::control::strangers::Strangers;
-use crate::control::wire::{Connection, Kind, Reader, Writer, decode_error, encode_error};
+use crate::control::wire::{
+    Connection, Kind, Reader, Writer, decode_error, encode_error, encode_frame,
+};
 use crate::error::{Code, Error, Result};
-use crate::sys::net::{listen, poll};
-use crate::types::UNIQUE_ID_BYTES;
+use crate::sys::net::{PollEntry, listen, poll};
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
@@ -22,22 +25,17 @@ const LAST_PORT: u64 = 32_767;
 /// How long one connection, and an answer on it, may take before the next port is tried.
 const ATTEMPT: Duration = Duration::from_millis(500);
 
-/// The survivors, and this rank among them.
-pub(crate) struct Survivors<'a> {
-    pub secret: &'a Secret,
-    /// In rising order.
-    pub excluded: &'a [u32],
-    pub rank: u32,
-    pub nranks: u32,
-    /// Where the first of them is, and the interface by which this rank reaches link-local addresses.
-    pub first: IpAddr,
+/// Where the first of the survivors is.
+pub(crate) struct Place {
+    pub address: IpAddr,
+    /// The interface by which this rank reaches link-local addresses.
     pub scope: u32,
 }
 
 impl Survivors<'_> {
-    fn addresses(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+    fn addresses(&self, first: &Place) -> impl Iterator<Item = SocketAddr> + use<> {
         let seed = token(self.secret, self.excluded);
-        let (first, scope) = (self.first, self.scope);
+        let (first, scope) = (first.address, first.scope);
         (0..PORTS).map(move |at| {
             // Steps by an odd number: no port comes twice.
             let port = FIRST_PORT + (seed % 65_521 + at * 1009) % (LAST_PORT - FIRST_PORT + 1);
@@ -45,21 +43,30 @@ impl Survivors<'_> {
         })
     }
 
-    /// The first makes an id and gives it to the others; every rank returns it.
-    pub(crate) fn exchange(
+    /// The meeting across machines; every rank returns the id.
+    pub(crate) fn meet_across(
         &self,
-        make: impl FnOnce() -> Result<[u8; UNIQUE_ID_BYTES]>,
+        first: &Place,
+        make: impl FnOnce() -> Result<Id>,
         patience: &Patience,
-    ) -> Result<[u8; UNIQUE_ID_BYTES]> {
-        match self.rank {
-            0 => self.serve(make, patience),
-            _ => self.ask(patience),
+    ) -> Result<Id> {
+        if self.rank > 0 {
+            return self.ask(first, patience);
         }
+        let listener = self.listen(first)?;
+        let made = make();
+        let mut here: Vec<Option<Connection>> = (1..self.nranks).map(|_| None).collect();
+        let all = self.gather(&listener, &mut here, patience);
+        let made = made.and_then(|id| all.map(|()| id));
+        for connection in here.iter_mut().flatten() {
+            tell(connection, &self.answer(&made));
+        }
+        made
     }
 
-    fn listen(&self) -> Result<TcpListener> {
+    fn listen(&self, first: &Place) -> Result<TcpListener> {
         let mut last = None;
-        for address in self.addresses() {
+        for address in self.addresses(first) {
             match listen(address) {
                 Ok(listener) => {
                     let waits = listener.set_nonblocking(true);
@@ -75,99 +82,129 @@ impl Survivors<'_> {
             format!(
                 "the remaining ranks of a shrink can't meet: none of the {PORTS} ports that all of them know can be \
                  had on {} (the last: {}). Make a new communicator from a new id",
-                self.first,
+                first.address,
                 why.unwrap_or_default()
             ),
         ))
     }
 
-    fn serve(
+    fn gather(
         &self,
-        make: impl FnOnce() -> Result<[u8; UNIQUE_ID_BYTES]>,
+        listener: &TcpListener,
+        here: &mut [Option<Connection>],
         patience: &Patience,
-    ) -> Result<[u8; UNIQUE_ID_BYTES]> {
-        let listener = self.listen()?;
-        let made = make();
-        let (kind, answer) = match &made {
-            Ok(id) => (Kind::Welcome, id.to_vec()),
-            Err(error) => (Kind::Fail, encode_error(error)),
-        };
+    ) -> Result<()> {
         let mut strangers = Strangers::default();
-        // Those that have said that they have it. One that has lost patience with an answer has left its connection, and
-        // comes again.
-        let mut served = vec![false; self.nranks as usize - 1];
-        while served.contains(&false) {
-            let until = step(patience)?;
-            let mut entries: Vec<_> = strangers.poll_entries(&listener).collect();
+        while here.iter().any(Option::is_none) {
+            let until = self.step(patience, || absent(here))?;
+            let mut entries: Vec<_> = strangers.poll_entries(listener).collect();
             poll(
                 &mut entries,
                 until.saturating_duration_since(Instant::now()),
             );
-            let accepted = strangers.accept(&listener);
+            let accepted = strangers.accept(listener);
             accepted.map_err(|e| Error::system("no connection can be accepted", e))?;
             for (frame, mut connection) in strangers.hear() {
                 let mut reader = Reader(&frame.body);
                 let proof: Option<Secret> = reader.fixed();
                 let proved = proof.is_some_and(|proof| same_secret(&proof, self.secret));
                 let place = reader.u32().and_then(|rank| rank.checked_sub(1));
-                let place = place.and_then(|at| served.get_mut(at as usize));
+                let place = place.and_then(|at| here.get_mut(at as usize));
                 match place {
                     Some(place) if proved && frame.kind == Kind::Hello => {
-                        let attempt = patience.within(ATTEMPT);
-                        let sent = connection.send(kind, 0, &answer, &attempt);
-                        let heard = sent.and_then(|()| connection.receive(&attempt));
-                        *place |= heard.is_ok_and(|frame| frame.kind == Kind::Join);
+                        // It may come again, by another port.
+                        let counted = connection.post(encode_frame(Kind::Welcome, 0, &[]));
+                        *place = counted.ok().map(|()| connection);
                     }
                     _ => log::debug!("a connection without our secret was closed"),
                 }
             }
+            for place in 0..here.len() {
+                let Some(connection) = &mut here[place] else {
+                    continue;
+                };
+                // Who speaks again is late, or gone.
+                let spoken = connection.try_receive();
+                if matches!(spoken, Ok(None)) {
+                    continue;
+                }
+                let mut left = here[place].take();
+                let missing: Vec<u32> = absent(here)
+                    .into_iter()
+                    .filter(|rank| *rank as usize != place + 1)
+                    .collect();
+                if let (Ok(Some(_)), Some(connection)) = (spoken, &mut left) {
+                    tell(connection, &Err(self.incomplete(&missing)));
+                }
+            }
         }
-        made
+        Ok(())
     }
 
-    fn ask(&self, patience: &Patience) -> Result<[u8; UNIQUE_ID_BYTES]> {
+    fn ask(&self, first: &Place, patience: &Patience) -> Result<Id> {
         loop {
-            let until = step(patience)?;
-            for address in self.addresses() {
-                step(patience)?;
-                if let Some(answer) = self.ask_at(&address, patience) {
-                    return answer;
+            let until = self.step(patience, || vec![0])?;
+            for address in self.addresses(first) {
+                self.step(patience, || vec![0])?;
+                if let Some(id) = self.ask_at(&address, patience)? {
+                    return Ok(id);
                 }
             }
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// What the first answers, if it listens there; `None`: nobody does, or somebody else.
-    fn ask_at(
-        &self,
-        address: &SocketAddr,
-        patience: &Patience,
-    ) -> Option<Result<[u8; UNIQUE_ID_BYTES]>> {
-        let mut connection = Connection::connect(address, ATTEMPT, patience).ok()?;
+    /// The id from whoever listens there; `None`: nobody does, or somebody else, or it was lost.
+    fn ask_at(&self, address: &SocketAddr, patience: &Patience) -> Result<Option<Id>> {
+        let Ok(mut connection) = Connection::connect(address, ATTEMPT, patience) else {
+            return Ok(None);
+        };
         let mut hello = Writer::default();
         hello.fixed(self.secret).u32(self.rank);
         let attempt = patience.within(ATTEMPT);
         let sent = connection.send(Kind::Hello, 0, &hello.0, &attempt);
-        let frame = sent.and_then(|()| connection.receive(&attempt)).ok()?;
-        let answer = match frame.kind {
-            Kind::Welcome => Ok(frame.body.try_into().ok()?),
-            Kind::Fail => {
-                let what = "the first of the remaining ranks can't begin a shrink";
-                Err(decode_error(&frame.body).context(what))
+        let counted = sent.and_then(|()| connection.receive(&attempt));
+        if !counted.is_ok_and(|frame| frame.kind == Kind::Welcome) {
+            return Ok(None);
+        }
+        let (connection, mut answer) = (RefCell::new(connection), None);
+        let answered = |until: Instant| {
+            let mut connection = connection.borrow_mut();
+            answer = connection.try_receive().transpose();
+            if answer.is_none() {
+                let limit = until.saturating_duration_since(Instant::now());
+                poll(&mut [PollEntry::read(connection.fd())], limit);
             }
-            _ => return None,
+            Ok(answer.is_some())
         };
-        // It waits for that, as a rank that has gone meanwhile would come again.
-        connection.send(Kind::Join, 0, &[], &attempt).ok()?;
-        Some(answer)
+        let ask = || {
+            drop(
+                connection
+                    .borrow_mut()
+                    .post(encode_frame(Kind::Query, 0, &[])),
+            )
+        };
+        self.await_answer(patience, answered, ask)?;
+        match answer {
+            Some(Ok(frame)) if frame.kind == Kind::Whole => Ok(frame.body.try_into().ok()),
+            Some(Ok(frame)) if frame.kind == Kind::Fail => Err(decode_error(&frame.body)),
+            _ => Ok(None),
+        }
     }
+}
+
+/// Tells one rank what has come of the meeting. One that can't be told finds that out by itself.
+fn tell(connection: &mut Connection, answer: &Result<Id>) {
+    let limit = Patience::starting_now(Some(COURTESY), &AbortFlag::default());
+    let _ = match answer {
+        Ok(id) => connection.send(Kind::Whole, 0, id, &limit),
+        Err(error) => connection.send(Kind::Fail, 0, &encode_error(error), &limit),
+    };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::patience::AbortFlag;
     use std::io::Write;
     use std::net::{Ipv4Addr, TcpStream};
 
@@ -175,21 +212,25 @@ mod tests {
         Patience::starting_now(Some(limit), &AbortFlag::default())
     }
 
+    const HERE: Place = Place {
+        address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        scope: 0,
+    };
+
     fn survivors<'a>(secret: &'a Secret, excluded: &'a [u32], rank: u32) -> Survivors<'a> {
         Survivors {
             secret,
             excluded,
             rank,
             nranks: 3,
-            first: Ipv4Addr::LOCALHOST.into(),
-            scope: 0,
+            name: &|rank| format!("rank {rank} (pid {rank})"),
         }
     }
 
     #[test]
     fn ports_are_apart_and_depend_on_who_is_left_out() {
         let ports = |secret: &Secret, excluded: &[u32]| -> Vec<u16> {
-            let all = survivors(secret, excluded, 0).addresses();
+            let all = survivors(secret, excluded, 0).addresses(&HERE);
             all.map(|address| address.port()).collect()
         };
         let first = ports(&[7; 16], &[0]);
@@ -210,13 +251,14 @@ mod tests {
     fn survivors_meet_beside_strangers() {
         let secret: Secret = crate::sys::process::random().unwrap();
         let place = |rank| survivors(&secret, &[1, 4], rank);
-        let taken = place(0).addresses().next().unwrap();
+        let taken = place(0).addresses(&HERE).next().unwrap();
         let taken = TcpListener::bind(taken);
         let limit = Duration::from_secs(20);
         let never = || Err(Error::internal("only the first makes an id"));
         let ids = std::thread::scope(|scope| {
-            let zero = scope.spawn(|| place(0).exchange(|| Ok([9; 256]), &patience(limit)));
-            let server = place(0).addresses().nth(1).unwrap();
+            let zero =
+                scope.spawn(|| place(0).meet_across(&HERE, || Ok([9; 256]), &patience(limit)));
+            let server = place(0).addresses(&HERE).nth(1).unwrap();
             let strangers: Vec<TcpStream> = (0..20)
                 .map(|number| {
                     let stream = loop {
@@ -233,8 +275,8 @@ mod tests {
                     stream
                 })
                 .collect();
-            let one = scope.spawn(|| place(1).exchange(never, &patience(limit)));
-            let two = place(2).exchange(never, &patience(limit));
+            let one = scope.spawn(|| place(1).meet_across(&HERE, never, &patience(limit)));
+            let two = place(2).meet_across(&HERE, never, &patience(limit));
             let ids = [zero.join().unwrap(), one.join().unwrap(), two];
             drop(strangers);
             ids
@@ -258,12 +300,12 @@ mod tests {
                     asked.recv().unwrap();
                     Ok([9; 256])
                 };
-                place(0).exchange(make, &patience(limit))
+                place(0).meet_across(&HERE, make, &patience(limit))
             });
             let hello = [&secret[..], &1u32.to_le_bytes()].concat();
-            let hello = crate::control::wire::encode_frame(Kind::Hello, 0, &hello);
+            let hello = encode_frame(Kind::Hello, 0, &hello);
             let stream = loop {
-                let mut addresses = place(1).addresses();
+                let mut addresses = place(1).addresses(&HERE);
                 if let Some(stream) = addresses.find_map(|a| TcpStream::connect(a).ok()) {
                     break stream;
                 }
@@ -271,13 +313,13 @@ mod tests {
             };
             (&stream).write_all(&hello).unwrap();
             drop(stream);
+            let two = scope.spawn(|| place(2).meet_across(&HERE, never, &patience(limit)));
+            std::thread::sleep(Duration::from_millis(30));
             listens.send(()).unwrap();
-            let two = scope.spawn(|| place(2).exchange(never, &patience(limit)));
+            std::thread::sleep(Duration::from_millis(30));
+            let one = place(1).meet_across(&HERE, never, &patience(limit));
+            assert_eq!(one.unwrap(), [9; 256]);
             assert_eq!(two.join().unwrap().unwrap(), [9; 256]);
-            assert_eq!(
-                place(1).exchange(never, &patience(limit)).unwrap(),
-                [9; 256]
-            );
             assert_eq!(zero.join().unwrap().unwrap(), [9; 256]);
         });
     }
@@ -291,29 +333,46 @@ mod tests {
                 let secret = &secret;
                 scope.spawn(move || {
                     let make = || Err(Error::new(Code::SystemError, "no descriptor is left"));
-                    survivors(secret, &[5], rank).exchange(make, &patience(limit))
+                    survivors(secret, &[5], rank).meet_across(&HERE, make, &patience(limit))
                 })
             });
             ranks.map(|rank| rank.join().unwrap().unwrap_err())
         });
-        let codes = errors.each_ref().map(Error::code);
-        assert_eq!(codes, [Code::SystemError; 3]);
         for error in errors {
             assert!(error.text().contains("no descriptor is left"), "{error}");
         }
     }
 
+    /// Whoever runs out of time first, also long before the one that knows.
     #[test]
-    fn whoever_does_not_come_is_an_error_at_the_deadline() {
-        let secret: Secret = crate::sys::process::random().unwrap();
-        let started = Instant::now();
-        for rank in 0..2 {
-            let limit = patience(Duration::from_millis(150));
-            let error = survivors(&secret, &[3], rank).exchange(|| Ok([9; 256]), &limit);
-            let error = error.unwrap_err();
-            assert_eq!(error.code(), Code::Timeout);
-            assert!(error.text().contains("flagosCommShrink"), "{error}");
+    fn all_that_came_name_the_rank_that_did_not() {
+        for (limits, missing) in [([150, 150, 0], 2), ([2000, 150, 0], 2), ([0, 150, 150], 0)] {
+            let secret: Secret = crate::sys::process::random().unwrap();
+            let started = Instant::now();
+            let come = |rank: u32| {
+                let patience = patience(Duration::from_millis(limits[rank as usize]));
+                let secret = &secret;
+                move || survivors(secret, &[3], rank).meet_across(&HERE, || Ok([9; 256]), &patience)
+            };
+            let errors: Vec<Error> = std::thread::scope(|scope| {
+                let came = (0..3).filter(|rank| *rank != missing);
+                let threads: Vec<_> = came.map(|rank| scope.spawn(come(rank))).collect();
+                let ends = threads.into_iter().map(|t| t.join().unwrap().unwrap_err());
+                ends.collect()
+            });
+            for error in &errors {
+                assert_eq!(error.code(), Code::Timeout, "{error}");
+                assert!(error.text().contains("flagosCommShrink"), "{error}");
+            }
+            let words = format!("missing: rank {missing} (pid {missing}), by");
+            // The first one's time is over after rank 1 has given up.
+            let told = errors.iter().filter(|error| error.text().contains(&words));
+            assert_eq!(
+                told.count(),
+                if limits[0] == 2000 { 1 } else { 2 },
+                "{limits:?} {errors:?}"
+            );
+            assert!(started.elapsed() < Duration::from_secs(5));
         }
-        assert!(started.elapsed() < Duration::from_secs(5));
     }
 }

@@ -17,6 +17,7 @@ use crate::error::{Code, Error, Result};
 use crate::sys::net::{PollEntry, poll};
 use crate::sys::process;
 use crate::types::MAX_RANKS;
+use crate::words::ranks_text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -206,28 +207,6 @@ impl Hello {
 /// Compares in a time that does not depend on where the secrets differ.
 pub(crate) fn same_secret(a: &Secret, b: &Secret) -> bool {
     a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0
-}
-
-/// Ranks as people write them: `1, 3-5`.
-pub(crate) fn ranks_text(ranks: impl IntoIterator<Item = u32>) -> String {
-    let mut parts: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => parts.push((rank, rank)),
-        }
-    }
-    let shown = parts.iter().take(16).map(|(a, b)| match b - a {
-        0 => a.to_string(),
-        1 => format!("{a}, {b}"),
-        _ => format!("{a}-{b}"),
-    });
-    let mut text = shown.collect::<Vec<_>>().join(", ");
-    let more: u32 = parts.iter().skip(16).map(|(a, b)| b - a + 1).sum();
-    if more > 0 {
-        text.push_str(&format!(" and {more} more"));
-    }
-    text
 }
 
 // ---- the serving side
@@ -672,12 +651,6 @@ pub(crate) fn cancel(content: &IdContent, patience: &Patience) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn missing_ranks_are_written_as_ranges() {
-        assert_eq!(ranks_text([1, 3, 4, 5, 9]), "1, 3-5, 9");
-        assert_eq!(ranks_text([7, 8]), "7, 8");
-    }
 
     #[test]
     fn every_rank_comes_to_the_ids_of_its_plan() {

@@ -1,11 +1,11 @@
 //! What all ranks decide alike: pure functions of what all ranks said.
 #![forbid(unsafe_code)]
 
-use crate::bootstrap::rendezvous::ranks_text;
 use crate::bootstrap::unique_id::socket_address;
 use crate::config::{HostEngine, Tier};
 use crate::control::wire::{Reader, Writer, remote_code};
 use crate::error::{Code, Error, Result};
+use crate::words::{counted, ranks_named};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -263,8 +263,11 @@ fn odd_ones<'a, T: PartialEq>(
         .collect();
     if odd.len() > SHOWN {
         let more = odd.len() - SHOWN;
-        let rest = ranks_text(odd[SHOWN..].iter().map(|r| *r as u32));
-        each.push(format!("{more} more ranks (rank {rest}) have others too"));
+        let rest = ranks_named(odd[SHOWN..].iter().map(|r| *r as u32));
+        each.push(match more {
+            1 => format!("{rest} has another, too"),
+            _ => format!("{more} more ({rest}) have others, too"),
+        });
     }
     (!odd.is_empty()).then(|| format!("{} but the others have {}", each.join(", "), show(usual)))
 }
@@ -540,7 +543,7 @@ pub(crate) fn reasons<'a>(
         .take(SHOWN)
         .map(|(reason, ranks)| match ranks[..] {
             [one] => format!("{}: {reason}", who(infos, one as usize)),
-            _ => format!("rank {}: {reason}", ranks_text(ranks.iter().copied())),
+            _ => format!("{}: {reason}", ranks_named(ranks.iter().copied())),
         });
     let mut texts: Vec<String> = texts.collect();
     let mut rest: Vec<u32> = groups
@@ -552,8 +555,9 @@ pub(crate) fn reasons<'a>(
         rest.sort_unstable();
         let more = rest.len();
         texts.push(format!(
-            "{more} more ranks (rank {}): yet other reasons",
-            ranks_text(rest)
+            "{} ({}): yet other reasons",
+            counted(more as u64, "more rank"),
+            ranks_named(rest)
         ));
     }
     (!groups.is_empty()).then(|| texts.join("; "))
@@ -577,13 +581,14 @@ pub(crate) fn levels_text(infos: &[RankInfo], each: &[(i32, String)]) -> String 
         });
         let mut parts: Vec<String> = self::reasons(infos, reasons).into_iter().collect();
         if !silent.is_empty() {
-            parts.push(format!("rank {}", ranks_text(silent)));
+            parts.push(ranks_named(silent));
         }
         format!("level {level}: {}", parts.join("; "))
     };
     let mut texts: Vec<String> = levels.iter().take(SHOWN).map(|level| of(*level)).collect();
     if levels.len() > SHOWN {
-        texts.push(format!("{} more levels", levels.len() - SHOWN));
+        let more = (levels.len() - SHOWN) as u64;
+        texts.push(counted(more, "more level"));
     }
     texts.join("; ")
 }
@@ -772,7 +777,7 @@ mod tests {
         let some = [vote("", 22809), vote("not found", 0), vote("not found", 0)];
         assert_eq!(
             after_probe(&infos, &some),
-            Verdict::Decline("rank 1, 2: not found".into())
+            Verdict::Decline("ranks 1, 2: not found".into())
         );
         let mixed = [vote("", 22809), vote("", 21803), vote("", 22809)];
         let Verdict::Stop(text) = after_probe(&infos, &mixed) else {
@@ -812,10 +817,10 @@ mod tests {
                 (0, "busy"),
                 (0, "busy")
             ]),
-            "level -1: rank 3; level 0: rank 1 (host h1, pid 101): no peer access; rank 4, 5: busy; \
-             level 1: rank 0, 2"
+            "level -1: rank 3; level 0: rank 1 (host h1, pid 101): no peer access; ranks 4, 5: busy; \
+             level 1: ranks 0, 2"
         );
-        assert_eq!(said([(0, "off"); 6]), "level 0: rank 0-5: off");
+        assert_eq!(said([(0, "off"); 6]), "level 0: ranks 0-5: off");
         let many: Vec<(i32, String)> = (0..200).map(|n| (n, format!("because {n}"))).collect();
         let infos: Vec<RankInfo> = (0..200).map(|rank| info(rank, 200)).collect();
         let text = levels_text(&infos, &many);

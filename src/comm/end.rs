@@ -76,14 +76,18 @@ pub fn comm_info(handle: Handle) -> Result<CommInfo> {
             vendor,
             library_path: native.library().path().display().to_string(),
             library_version: native.library().version_code,
+            host_engine: String::new(),
+            host_engine_text: String::new(),
             stream_kind: 1,
             completion: 1,
         },
-        Backend::Host(_) => CommInfo {
+        Backend::Host(engine) => CommInfo {
             tier: parts.tier as i32,
             vendor: if driver { vendor } else { String::new() },
             library_path: String::new(),
             library_version: 0,
+            host_engine: engine.key(),
+            host_engine_text: engine.about(),
             stream_kind: if driver { 1 } else { 2 },
             completion: if driver { 3 } else { 2 },
         },
@@ -158,7 +162,7 @@ pub(crate) fn look(handle: Handle, parts: &Parts, channel: &mut Channel) -> Resu
     match &parts.backend {
         Backend::Native(_) => channel.left_early(place(handle).target.counts().collectives),
         // Its operations see by themselves who is gone.
-        Backend::Host(_) => Ok(()),
+        Backend::Host(_) => channel.ended(),
     }
 }
 
@@ -477,11 +481,42 @@ fn release(handle: Handle, queued: Option<Turn>) {
     }
 }
 
+/// Why the work of a communicator that stays is stopped.
+#[derive(Clone, Copy)]
+pub(crate) enum Stop {
+    Revoke,
+    Shrink,
+}
+
+impl Stop {
+    /// What this rank did, and what is left to do.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Stop::Revoke => (
+                "revoked the communicator (flagosCommRevoke)",
+                "it can be shrunk, split and destroyed",
+            ),
+            Stop::Shrink => (
+                "stopped the communicator's work for a shrink (FLAGOS_SHRINK_ABORT)",
+                "it can be destroyed",
+            ),
+        }
+    }
+}
+
 /// Stops the work of a communicator that stays for a shrink and its destroy.
-pub(crate) fn stop_work(handle: Handle, comm: &Comm, parts: &Parts) {
-    place(handle).target.set_ops(&CLOSED);
+pub(crate) fn stop_work(handle: Handle, comm: &Comm, parts: &Parts, stop: Stop) {
+    let (deed, left) = stop.words();
+    let target = &place(handle).target;
+    target.end(Error::invalid_usage(format!("this rank {deed}; {left}")));
+    target.set_ops(&CLOSED);
     match &parts.backend {
-        Backend::Host(engine) => engine.abort(),
+        Backend::Host(engine) => {
+            if engine.is_far() {
+                announce_end(parts, deed);
+            }
+            engine.end_by(deed);
+        }
         Backend::Native(native) => {
             if native.library().symbols.comm_revoke.is_some()
                 && let Err(error) = native.revoke(0)
@@ -492,11 +527,21 @@ pub(crate) fn stop_work(handle: Handle, comm: &Comm, parts: &Parts) {
     }
     parts.record_failure(&Error::new(
         Code::Aborted,
-        format!(
-            "{} was revoked; it can be shrunk and destroyed",
-            comm.label()
-        ),
+        format!("{}: this rank {deed}; {left}", comm.label()),
     ));
+}
+
+/// Tells ranks that share no memory with this one what it did.
+fn announce_end(parts: &Parts, deed: &str) {
+    let until = Instant::now() + ABORT_COURTESY;
+    loop {
+        match parts.channel.try_lock() {
+            Ok(mut channel) => return channel.announce_end(deed),
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            // A call waits on it, which the others' end will end.
+            Err(_) => return,
+        }
+    }
 }
 
 /// Ends the work of the communicator but keeps it for shrink and destroy.
@@ -515,7 +560,7 @@ pub fn comm_revoke(handle: Handle, flags: i32) -> Result<()> {
             .comm_revoke
             .ok_or_else(|| native.library().lacks("CommRevoke"))?;
     }
-    stop_work(handle, &comm, &parts);
+    stop_work(handle, &comm, &parts, Stop::Revoke);
     Ok(())
 }
 

@@ -446,7 +446,15 @@ fn launch(queued: Vec<Launch>) -> Result<()> {
         // SAFETY: the promise of the callers of `add`, until the end returns or the streams have
         // passed the operations.
         unsafe { port::submit(target, batch) }.map_err(|error| {
+            let before = target.counts();
+            let launched = !crate::ops::refused_on_host(error.code());
+            // The error tells the first one's number, as that of a lone call.
+            target.count_operation(first.kind);
             let code = target.fail_call(&first, error);
+            target.set_counts(before);
+            if launched {
+                target.count_launched(collectives, messages);
+            }
             Error::new(
                 Code::from_raw(code).unwrap_or(Code::InternalError),
                 target.last_error(),

@@ -31,6 +31,7 @@ use crate::sys::process;
 use crate::types::{MAX_RANKS, UNIQUE_ID_BYTES};
 use crate::vendor::port::DevicePolicy;
 use crate::vendor::{FLAGCX, Library, NativePort};
+use crate::words::counted;
 use ids::local_unique_id;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -279,7 +280,8 @@ fn bind(driver: &Driver, wanted: Option<i32>) -> Result<i32> {
         return Ok(wanted);
     }
     Err(Error::invalid_argument(format!(
-        "device {wanted} is asked for, but the driver has {count} devices (from 0)"
+        "device {wanted} is asked for, but the driver has {} (from 0)",
+        counted(count as u64, "device")
     )))
 }
 
@@ -311,6 +313,7 @@ fn begin(
         .iter()
         .map(unique_id::decode)
         .collect::<Result<Vec<_>>>()?;
+    config::warn_of_unknown(&load::vendor_keys());
     let tiers = tiers(options)?;
     let info = own_info(n, options, &tiers);
     let (handle, comm) = new_comm(n, r, info.device, options)?;
@@ -396,8 +399,12 @@ pub unsafe fn comm_init_all(
     }
     if let Some(devices) = devices.filter(|d| d.len() != n) {
         return Err(Error::invalid_argument(format!(
-            "{} devices are listed for {n} ranks",
-            devices.len()
+            "{} listed for {}",
+            match devices.len() {
+                1 => String::from("1 device is"),
+                n => format!("{n} devices are"),
+            },
+            counted(n as u64, "rank")
         )));
     }
     if group::is_open() {

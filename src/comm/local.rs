@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::host::stream;
 use crate::internal::PointerInfo;
 use crate::load;
+use crate::words::counted;
 use std::ffi::c_void;
 
 fn driver() -> Result<Option<&'static Driver>> {
@@ -50,7 +51,8 @@ fn existing(driver: &Driver, device: i32) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid_argument(format!(
-        "device {device}: the driver shows this process {count} devices, numbered from 0"
+        "device {device}: the driver shows this process {}, numbered from 0",
+        counted(count as u64, "device")
     )))
 }
 

@@ -5,7 +5,8 @@ use super::init::{self, OutHandle, Pending, Shrink, Spec, VendorParent, Work};
 use super::options::Options;
 use super::table::{self, Handle};
 use super::{Comm, Parts};
-use crate::bootstrap::regroup::Survivors;
+use crate::bootstrap::local::Survivors;
+use crate::bootstrap::regroup::Place;
 use crate::bootstrap::unique_id;
 use crate::control::channel::Channel;
 use crate::control::patience::{Patience, Watch};
@@ -13,6 +14,7 @@ use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
 use crate::types::UNIQUE_ID_BYTES;
+use crate::words::counted;
 use std::net::SocketAddr;
 use std::sync::MutexGuard;
 
@@ -289,14 +291,17 @@ pub(crate) fn comm_shrink(
             Some(rank) => excluded.push(rank),
             None => {
                 return Err(Error::invalid_argument(format!(
-                    "rank {rank} is excluded, but the communicator has {} ranks",
-                    parent.nranks()
+                    "rank {rank} is excluded, but the communicator has {}",
+                    counted(parent.nranks(), "rank")
                 )));
             }
         }
     }
     if excluded.is_empty() {
-        return Err(Error::invalid_argument("no rank is excluded"));
+        return Err(Error::invalid_argument(
+            "a shrink excludes at least one rank, and none is given; flagosCommSplit with one colour makes a \
+             communicator of the same ranks",
+        ));
     }
     if excluded.contains(&parent.rank()) {
         return Err(Error::invalid_argument(format!(
@@ -319,7 +324,7 @@ pub(crate) fn comm_shrink(
     let options = child_options(&parent, options);
     let nranks = survivors.len() as u32;
     if flags == 1 {
-        super::end::stop_work(handle, &parent, &parts);
+        super::end::stop_work(handle, &parent, &parts, super::end::Stop::Shrink);
     }
     let (child, comm) = init::new_comm(nranks, new_rank, parent.device, &options)?;
     let shrink = Shrink {
@@ -377,34 +382,31 @@ fn meet(
     excluded: &[u32],
     patience: &Patience,
 ) -> Result<[u8; UNIQUE_ID_BYTES]> {
-    let info = |new_rank: usize| &parts.infos[survivors[new_rank] as usize];
-    let together = (0..survivors.len()).all(|other| info(other).shares_memory_with(info(0)));
+    let info = |new_rank: u32| &parts.infos[survivors[new_rank as usize] as usize];
+    let nranks = survivors.len() as u32;
+    let together = (0..nranks).all(|other| info(other).shares_memory_with(info(0)));
     let mut sorted = excluded.to_vec();
     sorted.sort_unstable();
-    if !together {
-        let (first, own) = (info(0).address, info(new_rank as usize).address);
-        let first = first.ok_or_else(|| Error::internal("a rank has no address"))?;
-        return Survivors {
-            secret: &parts.secret,
-            excluded: &sorted,
-            rank: new_rank,
-            nranks: survivors.len() as u32,
-            first: first.ip(),
-            scope: match own {
-                Some(SocketAddr::V6(v6)) => v6.scope_id(),
-                _ => 0,
-            },
-        }
-        .exchange(init::get_unique_id, patience);
+    let survivors = Survivors {
+        secret: &parts.secret,
+        excluded: &sorted,
+        rank: new_rank,
+        nranks,
+        name: &|rank| format!("rank {} ({})", survivors[rank as usize], info(rank).place()),
+    };
+    if together {
+        return survivors.meet_here(init::get_unique_id, patience);
     }
-    crate::bootstrap::local::exchange(
-        &parts.secret,
-        &sorted,
-        survivors.len() as u32,
-        new_rank,
-        init::get_unique_id,
-        patience,
-    )
+    let (first, own) = (info(0).address, info(new_rank).address);
+    let first = first.ok_or_else(|| Error::internal("a rank has no address"))?;
+    let first = Place {
+        address: first.ip(),
+        scope: match own {
+            Some(SocketAddr::V6(v6)) => v6.scope_id(),
+            _ => 0,
+        },
+    };
+    survivors.meet_across(&first, init::get_unique_id, patience)
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use super::tree::{Place, Tree};
 use super::wire::{
     Connection, Frame, Kind, Reader, WireError, Writer, decode_error, encode_error, encode_frame,
 };
-use crate::bootstrap::rendezvous::ranks_text;
 use crate::error::{Code, Error, Result};
 use crate::sys::net::{PollEntry, poll};
+use crate::words::ranks_named;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -100,6 +100,8 @@ pub(crate) struct Channel {
     names: Option<Names>,
     /// The first failure; every later exchange returns it.
     failed: Option<Error>,
+    /// What another rank has done that ended the communicator's operations, while the channel goes on.
+    ended: Option<Error>,
     /// The ranks show each other that they are alive.
     beats: Option<Beats>,
 }
@@ -157,6 +159,7 @@ impl Channel {
             gone: BTreeMap::new(),
             names: None,
             failed: None,
+            ended: None,
             beats: None,
         }
     }
@@ -336,8 +339,8 @@ impl Channel {
         // Without rank 0 nobody hears of others; without one in between, those below it.
         let range = self.tree.range(rank);
         if range.len() > 1 && rank != 0 {
-            let below = ranks_text(range.start + 1..range.end);
-            text += &format!(" (rank {below} reached the others through it)");
+            let below = ranks_named(range.start + 1..range.end);
+            text += &format!(" ({below} reached the others through it)");
         }
         text
     }
@@ -373,6 +376,16 @@ impl Channel {
             &|side| (side != from).then(|| Arc::clone(&frame)),
             &courtesy(),
         );
+    }
+
+    /// What a neighbour says of a rank that has ended the communicator's operations.
+    fn hear_end(&mut self, side: Side, body: &[u8]) {
+        if self.ended.is_none() {
+            self.ended = Some(decode_error(body));
+            let frame = encode_frame(Kind::Ended, 0, body);
+            let others = |to| (to != side).then(|| Arc::clone(&frame));
+            self.spread(&others, &courtesy());
+        }
     }
 
     /// What a neighbour says about itself or another rank that is not here any more.
@@ -587,6 +600,7 @@ impl Channel {
                         };
                     }
                 }
+                Kind::Ended => self.hear_end(side, &frame.body),
                 _ => {}
             }
         }
@@ -621,6 +635,10 @@ impl Channel {
                             Some(_) => continue,
                             None => self.absent(rank, exchange.phase),
                         }
+                    }
+                    Kind::Ended => {
+                        self.hear_end(Side::Up, &frame.body);
+                        continue;
                     }
                     _ => continue,
                 },
@@ -722,10 +740,10 @@ impl Channel {
         };
         let (below, missing): (Vec<u32>, Vec<u32>) =
             (0..self.nranks).filter(absent).partition(unheard);
-        let mut text = format!("rank {} of {}", ranks_text(missing), self.nranks);
+        let mut text = format!("{} of {}", ranks_named(missing), self.nranks);
         if !below.is_empty() {
-            let below = ranks_text(below);
-            text += &format!(" (rank {below} would be heard through it)");
+            let below = ranks_named(below);
+            text += &format!(" ({below} would be heard through it)");
         }
         text
     }
@@ -769,6 +787,7 @@ impl Channel {
                         }
                     }
                     Kind::Part | Kind::Whole => early.push_back(frame),
+                    Kind::Ended => self.hear_end(side, &frame.body),
                     Kind::Abort | Kind::Fail => {
                         let error = decode_error(&frame.body);
                         self.tell_failure(&error, Some(side));
@@ -898,6 +917,19 @@ impl Channel {
         let text = format!("{} can't go on: {}", self.who(self.rank), error.text());
         self.failed = Some(error.clone());
         self.tell_failure(&Error::new(Code::RemoteError, text), None);
+    }
+
+    /// Whether another rank has ended the communicator's operations, as far as the channel has told.
+    pub(crate) fn ended(&self) -> Result<()> {
+        self.ended.clone().map_or(Ok(()), Err)
+    }
+
+    /// Tells the others what this rank has done that ended the communicator's operations. The channel goes on.
+    pub(crate) fn announce_end(&mut self, deed: &str) {
+        let text = format!("{} {deed}", self.who(self.rank));
+        let error = Error::new(Code::RemoteError, text);
+        let frame = encode_frame(Kind::Ended, 0, &encode_error(&error));
+        self.spread(&|_| Some(Arc::clone(&frame)), &courtesy());
     }
 
     /// Tells the others that this rank's communicator was aborted.
@@ -1074,7 +1106,7 @@ mod tests {
         for rank in [0, 4, 5, 6] {
             let text = ends[rank].as_ref().unwrap().text();
             assert!(
-                text.contains("missing: rank 1 of 7 (rank 2, 3 would be heard through it)"),
+                text.contains("missing: rank 1 of 7 (ranks 2, 3 would be heard through it)"),
                 "{text}"
             );
         }
@@ -1118,7 +1150,7 @@ mod tests {
         for error in ends.into_iter().flatten() {
             let text = error.text();
             assert!(
-                text.contains("(rank 5, 6 reached the others through it)"),
+                text.contains("(ranks 5, 6 reached the others through it)"),
                 "{text}"
             );
         }
@@ -1211,6 +1243,32 @@ mod tests {
             // It is heard of, by those who are still there.
             let heard = known.iter().filter(|known| **known > 0).count();
             assert!(heard * 2 > known.len(), "{shape:?}: {known:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_ended_the_operations_is_told_to_all_and_the_channel_goes_on() {
+        for (shape, odd) in shapes_and_ranks() {
+            ranks(shape, |rank, mut channel| {
+                if rank == odd {
+                    channel.announce_end("revoked it");
+                }
+                let until = Instant::now() + Duration::from_secs(20);
+                while rank != odd && channel.ended().is_ok() {
+                    assert!(Instant::now() < until, "{shape:?} {odd} {rank}");
+                    channel.look().unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                // Those above pass it on while they wait in an exchange, too.
+                channel
+                    .allgather("a test", b"x", &patience(20_000))
+                    .unwrap();
+                if rank != odd {
+                    let error = channel.ended().unwrap_err();
+                    assert_eq!(error.code(), Code::RemoteError);
+                    assert_eq!(error.text(), format!("rank {odd} (pid {odd}) revoked it"));
+                }
+            });
         }
     }
 

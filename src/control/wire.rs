@@ -53,6 +53,8 @@ pub(crate) enum Kind {
     Later = 14,
     /// Sent now and then by ranks that watch each other: it is alive.
     Beat = 15,
+    /// A rank has ended the communicator's operations, not this channel: what others are told of it.
+    Ended = 16,
 }
 
 impl Kind {
@@ -60,7 +62,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Table, Fail, Query, Missing, Join, Part, Whole, Abort, Bye, Dead, Cancel,
-            Welcome, Later, Beat,
+            Welcome, Later, Beat, Ended,
         ]
         .into_iter()
         .find(|k| *k as u8 == raw)

@@ -5,6 +5,7 @@ use crate::differing::{Disagreement, Field, Shape, disagreement};
 use crate::error::{Error, Result};
 use crate::host::op::HostOp;
 use crate::types::{DataType, OpKind, RedOp, Reduction};
+use crate::words::counted;
 
 /// Everything about a collective that must be the same on all ranks, in one word, so that it travels
 /// in the header's cache line.
@@ -205,11 +206,11 @@ pub(super) fn validate(op: &HostOp, rank: usize, ranks: usize, messaging: usize)
         .flatten();
     if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
         return Err(Error::invalid_argument(format!(
-            "{}: count {} of {} on {} ranks is more than memory can hold",
+            "{}: count {} of {} on {} is more than memory can hold",
             kind.name(),
             op.count,
             op.dtype.name(),
-            ranks
+            counted(ranks as u64, "rank")
         )));
     }
     if op.count == 0 {
@@ -255,10 +256,10 @@ fn validate_vector(op: &HostOp, ranks: usize) -> Result<()> {
     for (name, counts, displs, is_null) in lists {
         if counts.len() != ranks || displs.len() != ranks {
             return Err(Error::invalid_argument(format!(
-                "AlltoAllv: {} {name} counts and {} displacements for {} ranks",
+                "AlltoAllv: {} {name} counts and {} displacements for {}",
                 counts.len(),
                 displs.len(),
-                ranks
+                counted(ranks as u64, "rank")
             )));
         }
         for (peer, (&count, &displ)) in counts.iter().zip(displs).enumerate() {
@@ -290,10 +291,10 @@ fn bad_peer(op: &HostOp, ranks: usize) -> Error {
         "root"
     };
     Error::invalid_argument(format!(
-        "{}: {role} {} but communicator has {} ranks (ranks are communicator-local)",
+        "{}: {role} {} but the communicator has {} (ranks are communicator-local)",
         op.kind.name(),
         op.root,
-        ranks
+        counted(ranks as u64, "rank")
     ))
 }
 
@@ -342,6 +343,7 @@ pub(super) fn compare_counts(
     };
     let more = match pairs - 1 {
         0 => String::new(),
+        1 => String::from(" (another pair of ranks disagrees, too)"),
         more => format!(" ({more} more pairs of ranks disagree)"),
     };
     Err(Error::invalid_usage(format!(

@@ -30,8 +30,11 @@ pub(crate) trait Engine: Send + Sync {
     /// Whether data takes its way through a network, or what stands for one.
     fn is_far(&self) -> bool;
 
-    /// What it is, for logs.
+    /// What it is, for people.
     fn about(&self) -> String;
+
+    /// What it is, for programs: `shm`, what stands for a library in `FLAGOSCOMM_HOST_ENGINE`, or both with a `+`.
+    fn key(&self) -> String;
 
     /// Runs one validated collective.
     ///
@@ -88,6 +91,9 @@ pub(crate) trait Engine: Send + Sync {
     /// Ends every wait, now and from now on, here with [`Code::Aborted`](crate::Code::Aborted). May be
     /// called from any thread, at any time, any number of times.
     fn abort(&self);
+
+    /// As [`Engine::abort`], for a communicator that stays: what is said is that this rank did this `deed`.
+    fn end_by(&self, deed: &str);
 
     /// The result of operations, once nobody else is at work in their buffers.
     fn departed(&self, result: Result<()>) -> Result<()> {

@@ -3,11 +3,11 @@
 #![forbid(unsafe_code)]
 
 use super::op::WaitPolicy;
-use crate::bootstrap::rendezvous::ranks_text;
 use crate::control::channel::{Channel, Peer};
 use crate::control::patience::AbortFlag;
 use crate::error::{Code, Error, Result};
 use crate::sys::process::{ProcessWatch, has_gone};
+use crate::words::ranks_named;
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -104,6 +104,8 @@ impl Liveness {
         let until = Instant::now() + TELL;
         loop {
             match self.channel.try_lock() {
+                // Who has ended the operations has told all ranks.
+                Ok(channel) if channel.ended().is_err() => return,
                 Ok(mut channel) => return channel.announce_failure(error),
                 Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
                 Err(_) => return,
@@ -118,7 +120,21 @@ impl Liveness {
         };
         channel.look()?;
         channel.beat();
-        Ok(())
+        channel.ended()
+    }
+
+    /// How a rank has gone, if the control channel tells it within a moment.
+    fn told_of(&self, rank: u32) -> Option<String> {
+        let until = Instant::now() + TELL;
+        loop {
+            if let Ok(channel) = self.channel.try_lock() {
+                return how_gone(channel.peer(rank), || channel.who(rank));
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn gone(&self, waiting_for: &[u32]) -> Option<String> {
@@ -141,8 +157,6 @@ impl Liveness {
                 };
                 let in_order = matches!(peer, Peer::Left(_));
                 let how = match peer {
-                    Peer::Left(_) => Some(format!("{who} has left (destroyed its communicator)")),
-                    Peer::Dead(text) => Some(text),
                     Peer::Here if process.watchable => {
                         let watch = seen.watches[index].get_or_insert_with(|| {
                             ProcessWatch::open(process.pid, process.start_time)
@@ -153,7 +167,7 @@ impl Liveness {
                         };
                         ended.then(|| format!("{who} has died"))
                     }
-                    Peer::Here => None,
+                    peer => how_gone(&peer, || who),
                 };
                 seen.gone[index] = how.map(|how| Gone {
                     since: Instant::now(),
@@ -172,6 +186,15 @@ impl Liveness {
             }
         }
         None
+    }
+}
+
+/// What the control channel tells of a rank that has gone.
+fn how_gone(peer: &Peer, who: impl FnOnce() -> String) -> Option<String> {
+    match peer {
+        Peer::Left(_) => Some(format!("{} has left (destroyed its communicator)", who())),
+        Peer::Dead(text) => Some(text.clone()),
+        Peer::Here => None,
     }
 }
 
@@ -198,6 +221,11 @@ fn due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
 }
 
 impl WaitPolicy for OperationWait<'_> {
+    fn gone(&self, rank: u32) -> Option<String> {
+        let told = self.liveness.told_of(rank)?;
+        Some(format!("{told} during {}", (self.what)()))
+    }
+
     fn failed(&self, error: &Error) {
         self.liveness.tell(error);
     }
@@ -226,7 +254,7 @@ impl WaitPolicy for OperationWait<'_> {
         if liveness.limit.is_some_and(|limit| waited >= limit) {
             let missing = match waiting_for() {
                 none if none.is_empty() => String::from("data still moved"),
-                ranks => format!("missing: rank {}", ranks_text(ranks)),
+                ranks => format!("missing: {}", ranks_named(ranks)),
             };
             return Err(Error::new(
                 Code::Timeout,
@@ -241,10 +269,10 @@ impl WaitPolicy for OperationWait<'_> {
         if waited >= times.news && !waiting_for().is_empty() {
             times.news = waited + NEWS_EVERY;
             log::warn!(
-                "{} has waited {:.0} s for rank {}",
+                "{} has waited {:.0} s for {}",
                 what(),
                 waited.as_secs_f64(),
-                ranks_text(waiting_for())
+                ranks_named(waiting_for())
             );
         }
         Ok(())

@@ -6,6 +6,7 @@ use super::kernels::{Fold, Scale, Target, fold_for};
 use super::op::{HostOp, VectorCounts};
 use crate::error::{Code, Error, Result};
 use crate::types::{DataType, OpKind, Reduction};
+use crate::words::counted;
 use std::mem::MaybeUninit;
 
 /// Contributions for which there is room without an allocation.
@@ -209,9 +210,9 @@ pub(super) fn pair_own(rank: usize, ops: &[HostOp]) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid_usage(format!(
-        "rank {} called Send to itself {sends} times but Recv from itself {receives} times in one \
-         group",
-        rank
+        "rank {rank} called Send to itself {} but Recv from itself {} in one group",
+        counted(sends as u64, "time"),
+        counted(receives as u64, "time")
     )))
 }
 

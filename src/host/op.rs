@@ -173,6 +173,11 @@ pub(crate) trait WaitPolicy {
         false
     }
 
+    /// How a rank has gone, if it is known to have done so.
+    fn gone(&self, _rank: u32) -> Option<String> {
+        None
+    }
+
     /// A wait has ended the engine, which can't tell the other ranks by itself.
     fn failed(&self, _error: &crate::Error) {}
 }

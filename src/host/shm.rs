@@ -32,6 +32,7 @@ mod wait;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use crate::config::HostEngine;
 use crate::error::{Error, Result};
 use crate::host::check::MAX_ENGINE_RANKS;
 use crate::host::engine::Engine;
@@ -238,6 +239,10 @@ impl Engine for ShmEngine {
         String::from("shared memory")
     }
 
+    fn key(&self) -> String {
+        HostEngine::Shm.name().to_owned()
+    }
+
     unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         // SAFETY: handed down from the caller.
         unsafe { self.run_collective(op, wait) }
@@ -267,6 +272,10 @@ impl Engine for ShmEngine {
 
     fn poison(&self, error: &Error) {
         self.publish_failure(error);
+    }
+
+    fn end_by(&self, deed: &str) {
+        self.publish_end(deed);
     }
 
     fn abort(&self) {

@@ -646,9 +646,10 @@ pub(crate) fn disagreements_are_errors_on_every_rank_and_leave_the_engine_usable
                     .map(|rank| rank.to_string())
                     .collect();
                 let odd = if ranks == 2 { 1 } else { odd_rank };
+                let several = if others.len() > 1 { "ranks" } else { "rank" };
                 for part in [
-                    &format!("communicator, in {fields}: rank "),
-                    &format!("rank {} called ", others.join(", ")),
+                    &format!("communicator, in {fields}: {several} "),
+                    &format!("{several} {} called ", others.join(", ")),
                     &format!(" but rank {odd} called "),
                 ] {
                     assert!(
@@ -729,7 +730,7 @@ pub(crate) fn wrong_arguments_are_found_before_anything_is_published(make: Make)
         refused(
             &bad,
             Code::InvalidArgument,
-            "2 but communicator has 2 ranks",
+            "2 but the communicator has 2 ranks",
         );
         bad.root = u32::MAX;
         refused(&bad, Code::InvalidArgument, "ranks are communicator-local");
@@ -946,7 +947,7 @@ pub(crate) fn disagreeing_messages(world: &World, small: Option<usize>) {
     assert!(
         error
             .text()
-            .contains("Send to itself 1 times but Recv from itself 0 times"),
+            .contains("Send to itself 1 time but Recv from itself 0 times"),
         "{error}"
     );
 }

@@ -66,6 +66,12 @@ static UCX: PerProcess<(Result<ucx::Api>, Vec<Section>)> = PerProcess::new();
 static MPI: PerProcess<(Result<mpi::Api>, Vec<Section>)> = PerProcess::new();
 static UCC: PerProcess<(Result<ucc::Api>, Vec<Section>)> = PerProcess::new();
 
+/// The keys for which variables of one vendor are read.
+pub(crate) fn vendor_keys() -> Vec<&'static str> {
+    let vendors = vendor::VENDORS.iter().map(|vendor| vendor.key);
+    vendors.chain([vendor::FLAGCX.key]).collect()
+}
+
 /// The vendor of this process. The first call decides: it looks at the environment and asks the
 /// driver for devices. The decision, an error too, stays for the process. A forked child decides
 /// anew.

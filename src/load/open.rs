@@ -9,6 +9,7 @@ use super::discover::{Candidate, Spec, Target};
 use super::elf::{self, Fault};
 use super::rebind;
 use super::report::{Attempt, Coverage, Outcome, Section, Source};
+use super::symbols::Resolver;
 use crate::config::OpenMode;
 
 /// The symbol by which a library of ours is recognised.
@@ -274,6 +275,19 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
+    /// A refusal of a library that lacks what was looked for.
+    pub(crate) fn lacking(resolver: &Resolver<'_>) -> Refusal {
+        let mut reason = format!("it lacks {}", resolver.missing().join(", "));
+        for stray in resolver.strays() {
+            reason += &format!("; {stray}");
+        }
+        Refusal {
+            reason,
+            version: None,
+            coverage: Some(resolver.coverage()),
+        }
+    }
+
     /// A refusal with nothing but a reason.
     pub(crate) fn new(reason: impl Into<String>) -> Refusal {
         Refusal {

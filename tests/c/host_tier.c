@@ -466,6 +466,7 @@ static void queries(struct rank *rank)
     CHECK(info.size == sizeof info);
     CHECK(info.tier == flagosTierHost);
     CHECK(info.libraryPath[0] == 0 && info.libraryVersion == 0);
+    CHECK(!strcmp(info.hostEngine, "shm") && !strcmp(info.hostEngineText, "shared memory"));
     CHECK(info.streamKind == flagosStreamKindVendor || info.streamKind == flagosStreamKindHost);
     CHECK(info.completion >= flagosCompletionStream && info.completion <= flagosCompletionDeviceStream);
 

@@ -304,7 +304,7 @@ fn ranks_agree_on_a_level() {
         );
         assert!(answer.text.contains("level 0: rank 2 (host "), "{answer:?}");
         assert!(
-            answer.text.ends_with("): no room; level 1: rank 0, 1"),
+            answer.text.ends_with("): no room; level 1: ranks 0, 1"),
             "{answer:?}"
         );
         assert_eq!(answer, &answers[0]);
@@ -333,7 +333,12 @@ fn revoke_then_shrink() {
         )
         .unwrap_err();
         assert_eq!(error.code(), Code::RemoteError, "{error}");
-        assert!(error.text().contains("rank 2"), "{error}");
+        assert!(
+            error
+                .text()
+                .contains("rank 2 revoked the communicator (flagosCommRevoke)"),
+            "{error}"
+        );
     });
     let mut one = [1f32];
     let error = all_reduce(
@@ -344,7 +349,13 @@ fn revoke_then_shrink() {
         Stream::DEFAULT,
     )
     .unwrap_err();
-    assert!(matches!(error.code(), Code::Aborted | Code::InvalidUsage));
+    assert_eq!(error.code(), Code::InvalidUsage, "{error}");
+    assert!(
+        error.text().contains("this rank revoked the communicator"),
+        "{error}"
+    );
+    let own = internal::comm_async_error(comms[2].as_raw()).unwrap();
+    assert_eq!(own, Code::Aborted as i32);
     on_threads(&comms[..2], |rank, comm| {
         let mut child = 0;
         // SAFETY: `child` outlives the call.
@@ -353,6 +364,61 @@ fn revoke_then_shrink() {
         assert_eq!(internal::comm_user_rank(child).unwrap(), rank as i32);
         assert_eq!(internal::comm_count(child).unwrap(), 2);
         internal::comm_destroy(child).unwrap();
+    });
+    comms.into_iter().for_each(|c| c.destroy().unwrap());
+}
+
+/// A call that is under way when its rank revokes the communicator says so.
+#[test]
+fn a_revoke_ends_the_calls_of_its_own_rank() {
+    let comms = Communicator::init_local(2, &options()).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let mut one = [1f32];
+            let (sum, stream) = (RedOp::Sum, Stream::DEFAULT);
+            all_reduce(&comms[0], &mut one, DataType::Float32, sum, stream).unwrap_err()
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        internal::comm_revoke(comms[0].as_raw(), 0).unwrap();
+        let error = waits.join().unwrap();
+        assert_eq!(error.code(), Code::Aborted, "{error}");
+        assert!(
+            error.text().contains("this rank revoked the communicator"),
+            "{error}"
+        );
+    });
+    comms.into_iter().for_each(|c| c.destroy().unwrap());
+}
+
+/// The number of a collective is the same wherever a text tells it, whatever was refused before.
+#[test]
+fn a_collective_has_one_number() {
+    let comms = Communicator::init_local(2, &options()).unwrap();
+    let differ = |count: usize, comm: &Communicator| {
+        let mut all = vec![1f32; count];
+        let (sum, stream) = (RedOp::Sum, Stream::DEFAULT);
+        all_reduce(comm, &mut all, DataType::Float32, sum, stream).unwrap_err()
+    };
+    on_threads(&comms, |rank, comm| {
+        let number = |error: flagos_comm::Error, number: u32| {
+            for words in [
+                format!(" #{number} on"),
+                format!("collective number {number} of"),
+            ] {
+                assert!(error.text().contains(&words), "{words}: {error}");
+            }
+        };
+        number(differ(4 + rank, comm), 1);
+        let mut one = [1u8];
+        let (sum, stream) = (RedOp::Sum, Stream::DEFAULT);
+        let refused = all_reduce(comm, &mut one, DataType::Float8e4m3, sum, stream);
+        assert_eq!(refused.unwrap_err().code(), Code::NotSupported);
+        number(differ(4 + rank, comm), 2);
+        internal::group_start().unwrap();
+        let mut all = [1f32; 5];
+        all_reduce(comm, &mut all[..4 + rank], DataType::Float32, sum, stream).unwrap();
+        number(internal::group_end().unwrap_err(), 3);
+        number(differ(4 + rank, comm), 4);
     });
     comms.into_iter().for_each(|c| c.destroy().unwrap());
 }

@@ -955,6 +955,29 @@ def pair_of_threads(body):
     return results
 
 
+def cycles_of_pairs(count, leave):
+    """Two ranks that are threads meet, work and leave(rank, comm), so many times: nothing stays."""
+    def once():
+        unique = f.unique_id()
+
+        def body(rank):
+            comm = f.init(2, unique, rank)
+            f.all_reduce(comm)
+            leave(rank, comm)
+            return 0
+
+        results = pair_of_threads(body)
+        check(results == [0, 0], results)
+
+    for _ in range(3):
+        once()
+    time.sleep(0.3)
+    before = possessions()
+    for _ in range(count):
+        once()
+    settles(before, f"{count} cycles")
+
+
 @role
 def cycles_of_init(_rank, _nranks, _unique):
     def once():
@@ -1241,9 +1264,9 @@ def calls_that_differ_are_an_error_on_every_rank():
         for one in start(3, "mismatch", f.unique_id(), which, env=limits(20)):
             code, seconds, got = told(one)
             check(code == f.USAGE and seconds < 10, which, code, seconds, got)
-            check(all(word in got for word in words) and "rank 0, 2 called" in got and "but rank 1 called" in got,
+            check(all(word in got for word in words) and "ranks 0, 2 called" in got and "but rank 1 called" in got,
                   which, got)
-            check(f"of this communicator, in {fields[which]}: rank 0, 2" in got, which, got)
+            check(f"of this communicator, in {fields[which]}: ranks 0, 2" in got, which, got)
             one.end()
 
 

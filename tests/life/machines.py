@@ -17,7 +17,7 @@ import time
 
 import flagos as f
 from flagos import lib
-from life import SLACK, check, cycles, pair_of_threads, possessions, settles
+from life import SLACK, check, cycles, cycles_of_pairs, pair_of_threads, possessions, settles
 from matrix import ip, named, namespaces, remove, skip
 from ranks import Process, main, role, say
 
@@ -364,6 +364,7 @@ def machines_that_ucx_does_not_connect_are_named():
         for one in ranks:
             words = one.line()
             check(not words.startswith("0") and "rank" in words, words)
+            check(all(name in words for name in ("UCX_NET_DEVICES=lo", "UCX_TLS=tcp,self", "FLAGOSCOMM_SOCKET_IFNAME")), words)
             one.end()
         check(time.monotonic() - begin < 4 + 2 * SLACK)
 
@@ -544,10 +545,11 @@ def an_abort_on_one_machine_ends_the_others():
 def disagrees(rank, nranks, unique):
     """Different calls are an error everywhere, and the communicator works on."""
     comm = f.init(nranks, unique, rank)
-    for count in (4, 100_000):
+    for number, count in ((1, 4), (3, 100_000)):
         data = (ctypes.c_float * (count + rank))()
         code = lib.flagosAllReduce(data, data, count + rank, f.FLOAT32, f.SUM, comm, None)
         check(code == f.USAGE and f"count {count}, float32" in f.text(comm), code, f.text(comm))
+        check(f" #{number} on" in f.text(comm) and f"collective number {number} of" in f.text(comm), f.text(comm))
         check(f.all_reduce(comm) == [float(nranks)])
     # One leaves in order; who still needs it is told so.
     if rank == nranks - 1:
@@ -595,7 +597,78 @@ def a_rank_that_leaves_at_once_has_done_its_part():
                 one.end()
 
 
+@role
+def hangs_up(rank, nranks, unique, handled):
+    """SIGHUP is what it was before: the end of the process, or a handler of the program's."""
+    told = []
+    signal.signal(signal.SIGHUP, (lambda *_: told.append(1)) if int(handled) else signal.SIG_DFL)
+    comm = f.init(nranks, unique, rank)
+    f.all_reduce(comm)
+    say("ready")
+    sys.stdin.readline()
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(0.2)
+    check(int(handled) and told == [1], "SIGHUP was taken by somebody else")
+    f.destroy(comm)
+
+
+@scenario
+def a_hangup_is_left_to_the_program_over_ucx():
+    """UCX has a handler for it unless it is told otherwise."""
+    if has_ucx():
+        env = {**OVER_TCP, "FLAGOSCOMM_TIERS": "host", "FLAGOSCOMM_HOST_ENGINE": "ucx", "FLAGOSCOMM_TIMEOUT": "20"}
+        for handled, code in ((0, -signal.SIGHUP), (1, 0)):
+            unique = f.unique_id()
+            ranks = [Process("hangs_up", rank, 2, unique, (handled,), env=env) for rank in range(2)]
+            for one in ranks:
+                one.expect("ready")
+            for one in ranks:
+                one.go()
+            for one in ranks:
+                one.end(code)
+
+
 # ---- without those who are lost
+
+@role
+def ends_in_order(rank, nranks, unique, how):
+    """Rank 1 leaves, or revokes the communicator, while rank 0 waits for a message of it."""
+    comm = f.init(nranks, unique, rank)
+    f.all_reduce(comm)
+    data = (ctypes.c_float * 200_000)()
+    if rank == 1:
+        sys.stdin.readline()
+        f.ok(lib.flagosCommRevoke(comm, 0) if how == "revokes" else lib.flagosCommDestroy(comm), comm)
+    else:
+        say("ready")
+        code = lib.flagosRecv(data, 200_000, f.FLOAT32, 1, comm, None)
+        say(code, f.text(comm))
+        if how == "revokes":
+            check(f.async_error(comm) == f.REMOTE)
+    if how == "revokes":
+        # What has ended are the operations, and not what it can be split over.
+        f.destroy(f.split(comm, 0, 0))
+        f.destroy(comm)
+    elif rank == 0:
+        f.destroy(comm)
+
+
+@scenario
+def what_a_rank_did_that_ended_a_wait_on_another_machine_is_said():
+    """And not how UCX found that its connection was closed."""
+    for how, words in (("leaves", "has left (destroyed its communicator)"), ("revokes", "revoked the communicator")):
+        with Machines(2) as machines:
+            if not machines:
+                return
+            ranks = machines.start((0, 1), "ends_in_order", how)
+            ranks[0].expect("ready")
+            time.sleep(0.2)
+            ranks[1].go()
+            said = ranks[0].line()
+            check(said.startswith(f"{f.REMOTE} ") and named(1, said) and words in said, how, said)
+            for one in ranks:
+                one.end()
+
 
 @role
 def shrinks_apart(rank, nranks, unique, dying, way):
@@ -658,25 +731,7 @@ def a_communicator_over_machines_shrinks():
 
 @role
 def ucx_cycles(_rank, _nranks, _unique, count):
-    def once():
-        unique = f.unique_id()
-
-        def body(rank):
-            comm = f.init(2, unique, rank)
-            f.all_reduce(comm)
-            f.destroy(comm)
-            return 0
-
-        results = pair_of_threads(body)
-        check(results == [0, 0], results)
-
-    for _ in range(3):
-        once()
-    time.sleep(0.3)
-    before = possessions()
-    for _ in range(int(count)):
-        once()
-    settles(before, f"{count} cycles")
+    cycles_of_pairs(int(count), lambda _rank, comm: f.destroy(comm))
 
 
 @scenario

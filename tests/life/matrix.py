@@ -252,8 +252,8 @@ def one_fault(tier, moment, how, bad):
 
 
 def named(bad, words):
-    """Whether a text names the rank, also among others: 'missing: rank 0, 2 of 3'."""
-    text = words.replace(", ", ",")
+    """Whether a text names the rank, also among others: 'missing: ranks 0, 2 of 3'."""
+    text = words.replace(", ", ",").replace("ranks ", "rank ")
     for rest in text.split("rank ")[1:]:
         listed = rest.split(" ")[0].rstrip(";:.)")
         for part in listed.split(","):

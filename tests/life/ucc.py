@@ -16,7 +16,7 @@ import time
 
 import flagos as f
 from flagos import lib
-from life import SLACK, check, cycles, pair_of_threads, possessions, settles
+from life import SLACK, check, cycles, cycles_of_pairs
 import machines
 from machines import LIVENESS, Machines, OVER_TCP, end_of_all, ends
 from matrix import named, skip
@@ -300,29 +300,14 @@ def a_rank_over_ucc_that_leaves_at_once_has_done_its_part():
 
 @role
 def ucc_cycles(_rank, _nranks, _unique, count, fails):
-    def once():
-        unique = f.unique_id()
+    def leave(rank, comm):
+        if int(fails) and rank == 0:
+            lib.flagosCommAbort(comm)
+        else:
+            time.sleep(0.01 * int(fails))
+            f.destroy(comm)
 
-        def body(rank):
-            comm = f.init(2, unique, rank)
-            f.all_reduce(comm)
-            if int(fails) and rank == 0:
-                lib.flagosCommAbort(comm)
-            else:
-                time.sleep(0.01 * int(fails))
-                f.destroy(comm)
-            return 0
-
-        results = pair_of_threads(body)
-        check(results == [0, 0], results)
-
-    for _ in range(3):
-        once()
-    time.sleep(0.3)
-    before = possessions()
-    for _ in range(int(count)):
-        once()
-    settles(before, f"{count} cycles")
+    cycles_of_pairs(int(count), leave)
 
 
 @scenario

@@ -273,8 +273,9 @@ pub unsafe extern "C" fn flagosCommSplit(
 /// stay call it, all with the same list; the excluded ones do not. Ranks keep their order.
 ///
 /// @param comm                the old communicator.
-/// @param excludeRanksList    excludeRanksCount ranks of comm, each once. NULL only with 0.
-/// @param excludeRanksCount   0 to the number of ranks less one.
+/// @param excludeRanksList    excludeRanksCount ranks of comm, each once. Not NULL.
+/// @param excludeRanksCount   1 to the number of ranks less one. For the same ranks again there is
+///                            flagosCommSplit.
 /// @param newcomm             receives the communicator; NULL on failure. Not NULL.
 /// @param config              the options; NULL takes those of comm.
 /// @param shrinkFlags         FLAGOS_SHRINK_DEFAULT: comm is healthy and stays usable.
@@ -288,8 +289,9 @@ pub unsafe extern "C" fn flagosCommSplit(
 /// Threads: not while another call runs on comm, flagosCommAbort excepted. In a group *newcomm is
 /// written by the outermost flagosGroupEnd.
 ///
-/// @return what flagosCommSplit returns; flagosInvalidArgument also for a list that names a rank that
-/// does not exist, a rank twice or the caller, and for unknown flags.
+/// @return what flagosCommSplit returns; flagosInvalidArgument also for an empty list, for one that names a
+/// rank that does not exist, a rank twice or the caller, and for unknown flags; flagosTimeout (after the
+/// init deadline; the text names the ranks that have not called it, by their numbers in comm).
 ///
 /// Semantics: NCCL's ncclCommShrink.
 #[unsafe(no_mangle)]
@@ -463,8 +465,9 @@ pub unsafe extern "C" fn flagosCommAbort(comm: flagosComm_t) -> flagosResult_t {
 }
 
 /// Ends everything on a communicator but keeps it for flagosCommShrink, flagosCommSplit,
-/// flagosCommDestroy and flagosCommAbort. Local: the others find out by their own failure or by their
-/// own call.
+/// flagosCommDestroy and flagosCommAbort. Local: on the host tier the calls of other ranks that wait for this one end
+/// with flagosRemoteError and a text that names it; on a vendor's library the others find out by their own failure or
+/// by their own call. Calls that this rank has under way return flagosAborted, later ones flagosInvalidUsage.
 ///
 /// @param comm         the communicator.
 /// @param revokeFlags  FLAGOS_REVOKE_DEFAULT.
@@ -685,19 +688,18 @@ pub unsafe extern "C" fn flagosCommGetInfo(
             libraryVersion: found.library_version,
             vendor: [0; FLAGOS_MAX_VENDOR_BYTES],
             libraryPath: [0; FLAGOS_MAX_PATH_BYTES],
+            hostEngine: [0; FLAGOS_MAX_ENGINE_BYTES],
+            hostEngineText: [0; FLAGOS_MAX_PATH_BYTES],
         };
-        // SAFETY: each array has the size that is given.
-        unsafe {
-            write_text(
-                answer.vendor.as_mut_ptr(),
-                FLAGOS_MAX_VENDOR_BYTES,
-                &found.vendor,
-            );
-            write_text(
-                answer.libraryPath.as_mut_ptr(),
-                FLAGOS_MAX_PATH_BYTES,
-                &found.library_path,
-            );
+        let texts: [(&mut [c_char], &str); 4] = [
+            (&mut answer.vendor, &found.vendor),
+            (&mut answer.libraryPath, &found.library_path),
+            (&mut answer.hostEngine, &found.host_engine),
+            (&mut answer.hostEngineText, &found.host_engine_text),
+        ];
+        for (place, text) in texts {
+            // SAFETY: the place has the size that is given.
+            unsafe { write_text(place.as_mut_ptr(), place.len(), text) };
         }
         out.set(&answer);
         Ok(())

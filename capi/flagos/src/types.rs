@@ -65,8 +65,11 @@ pub const FLAGOS_MAX_TEXT_BYTES: usize = 1024;
 /// Bytes of flagosCommInfo_t's vendor.
 pub const FLAGOS_MAX_VENDOR_BYTES: usize = 32;
 
-/// Bytes of flagosCommInfo_t's libraryPath.
+/// Bytes of flagosCommInfo_t's libraryPath and hostEngineText.
 pub const FLAGOS_MAX_PATH_BYTES: usize = 1024;
+
+/// Bytes of flagosCommInfo_t's hostEngine.
+pub const FLAGOS_MAX_ENGINE_BYTES: usize = 32;
 
 /// The first number that an operator of flagosRedOpCreatePreMulSum can have.
 pub const FLAGOS_FIRST_CUSTOM_REDOP: i32 = 1000;
@@ -216,6 +219,11 @@ pub struct flagosCommInfo_t {
     pub vendor: [c_char; FLAGOS_MAX_VENDOR_BYTES],
     /// File of the vendor's collective library, cut to fit; empty on the host tier.
     pub libraryPath: [c_char; FLAGOS_MAX_PATH_BYTES],
+    /// What the host tier moves data with: "shm", "ucx", "mpi" or "ucc", as FLAGOSCOMM_HOST_ENGINE names them, or
+    /// "shm+ucx" or "shm+mpi", shared memory inside each machine and messages between them; empty on other tiers.
+    pub hostEngine: [c_char; FLAGOS_MAX_ENGINE_BYTES],
+    /// The same for people, with the version and file of a library, cut to fit; empty on other tiers.
+    pub hostEngineText: [c_char; FLAGOS_MAX_PATH_BYTES],
 }
 
 /// What the driver knows about a pointer. Start from FLAGOS_POINTER_ATTRIBUTES_INITIALIZER. The
@@ -262,7 +270,7 @@ const _: () = {
     // Layouts that are published. A field goes to the end, and only with a new assertion.
     assert!(size_of::<flagosConfig_t>() == 144);
     assert!(size_of::<flagosSimInfo_t>() == 24);
-    assert!(size_of::<flagosCommInfo_t>() == 24 + 32 + 1024);
+    assert!(size_of::<flagosCommInfo_t>() == 24 + 32 + 1024 + 32 + 1024);
     assert!(size_of::<flagosPointerAttributes_t>() == 16);
     assert!(size_of::<flagosPluginCounters_t>() == 32);
 };

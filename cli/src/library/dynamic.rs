@@ -37,7 +37,7 @@ struct CConfig {
     reserved: i32,
 }
 
-/// `flagosCommInfo_t` as the first header has it.
+/// `flagosCommInfo_t`; what an older library does not know of it stays zero.
 #[repr(C)]
 struct CInfo {
     size: usize,
@@ -47,9 +47,11 @@ struct CInfo {
     library_version: i32,
     vendor: [c_char; 32],
     library_path: [c_char; 1024],
+    host_engine: [c_char; 32],
+    host_engine_text: [c_char; 1024],
 }
 
-const _: () = assert!(size_of::<CConfig>() == 144 && size_of::<CInfo>() == 24 + 32 + 1024);
+const _: () = assert!(size_of::<CConfig>() == 144 && size_of::<CInfo>() == 24 + 2 * (32 + 1024));
 
 macro_rules! table {
     ($($field:ident: $symbol:literal ($($arg:ty),*) -> $ret:ty;)*) => {
@@ -366,6 +368,8 @@ impl Comm for DynamicComm {
             library_version: 0,
             vendor: [0; 32],
             library_path: [0; 1024],
+            host_engine: [0; 32],
+            host_engine_text: [0; 1024],
         };
         call!(self.library, self.handle, info(self.handle, &mut info))?;
         Ok(CommInfo {
@@ -373,6 +377,8 @@ impl Comm for DynamicComm {
             vendor: text(&info.vendor),
             library_path: text(&info.library_path),
             library_version: info.library_version,
+            host_engine: text(&info.host_engine),
+            host_engine_text: text(&info.host_engine_text),
             stream_kind: info.stream_kind,
             completion: info.completion,
         })

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::operation::{Operation, Reduction};
+use crate::words::plural;
 use flagos_comm::{CommInfo, DataType};
 use serde_json::{Value, json};
 
@@ -117,7 +118,7 @@ impl Header {
             "" => "none",
             vendor => vendor,
         };
-        vec![
+        let mut lines = vec![
             format!("# flagos-comm {} ({})", self.version, self.origin),
             format!(
                 "# tier {}, vendor {vendor}, vendor library: {}",
@@ -126,14 +127,23 @@ impl Header {
             ),
             format!("# {}", self.choice),
             format!(
-                "# {} ranks as {}, host {} ({} cores)",
+                "# {} rank{} as {}, host{} {} ({} core{})",
                 self.ranks,
+                plural(self.ranks),
                 self.mode,
+                plural(self.hosts.len()),
                 self.hosts.join(", "),
-                self.cores
+                self.cores,
+                plural(self.cores)
             ),
             format!("# operands in {}, {}", self.memory, self.stream),
-        ]
+        ];
+        // A library that is loaded may be too old to say it.
+        if !self.info.host_engine_text.is_empty() {
+            let line = format!("# data moves over {}", self.info.host_engine_text);
+            lines.insert(2, line);
+        }
+        lines
     }
 }
 
@@ -324,6 +334,8 @@ impl Report {
                 "version": header.version,
                 "origin": header.origin,
                 "tier": tier_name(header.info.tier),
+                "host_engine": header.info.host_engine,
+                "host_engine_text": header.info.host_engine_text,
                 "vendor": header.info.vendor,
                 "vendor_library": header.info.library_path,
                 "vendor_library_version": header.info.library_version,

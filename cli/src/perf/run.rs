@@ -9,6 +9,7 @@ use super::reference::{Case, Mismatches, Pattern};
 use super::report::{CheckLine, Measure, Row};
 use super::watch::Watch;
 use crate::ranks::coord::Coord;
+use crate::words::plural;
 use flagos_comm::{Code, DataType, Error};
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -285,7 +286,10 @@ impl Run<'_> {
                 .count();
             if early > 0 {
                 wrong += early as u64;
-                let text = format!("barrier: {early} ranks left before the last had entered");
+                let text = format!(
+                    "barrier: {early} rank{} left before the last had entered",
+                    plural(early)
+                );
                 self.output.detail(&text);
             }
         }
@@ -370,7 +374,10 @@ impl Run<'_> {
                 .count();
             if different > 0 {
                 wrong += different as u64;
-                let text = format!("{what}: {different} ranks hold other bits than rank 0");
+                let text = match different {
+                    1 => format!("{what}: 1 rank holds other bits than rank 0"),
+                    n => format!("{what}: {n} ranks hold other bits than rank 0"),
+                };
                 self.output.detail(&text);
             }
         }

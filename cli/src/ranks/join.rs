@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::coord::{Coord, Link, get, put};
+use crate::words::plural;
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
@@ -130,6 +131,11 @@ pub fn detect(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Launched>, 
                 env("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|v| v == "True" || v == "1");
             let next = port.checked_add(1);
             let ports = if agent { None } else { Some(port) };
+            if ports.or(next).is_none() {
+                return Err(format!(
+                    "MASTER_PORT={port} is torchrun's own, and there is no port after it for the ranks"
+                ));
+            }
             Meeting::Tcp(host, ports.into_iter().chain(next).collect())
         }
         None => {
@@ -179,6 +185,22 @@ pub fn meet(launched: &Launched, timeout: Duration) -> Result<Coord, String> {
     }
 }
 
+/// Which ports of MASTER_ADDR the ranks meet on.
+fn ways(ports: &[u16]) -> String {
+    match ports {
+        [first, next] => format!(
+            "The ranks meet at MASTER_ADDR on port {first} (MASTER_PORT), or on {next}, the one after it, where the first \
+             is taken: one of them has to be free and open between the machines"
+        ),
+        [port] => format!(
+            "The ranks meet at MASTER_ADDR on port {port}, the one after MASTER_PORT, where torchrun itself listens: it has \
+             to be free and open between the machines"
+        ),
+        _ => "The ranks meet at MASTER_ADDR on MASTER_PORT or the port after it, and there is none"
+            .to_owned(),
+    }
+}
+
 enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -204,9 +226,7 @@ fn listen(meeting: &Meeting) -> Result<Listener, String> {
                     Err(error) => last = format!("{host}:{port}: {error}"),
                 }
             }
-            Err(format!(
-                "rank 0 can't listen on MASTER_ADDR and MASTER_PORT: {last}"
-            ))
+            Err(format!("rank 0 can't listen: {last}. {}", ways(ports)))
         }
     }
 }
@@ -263,7 +283,15 @@ fn wait_for_all(launched: &Launched, deadline: Instant) -> Result<Coord, String>
                         .filter(|(_, link)| link.is_none())
                         .map(|(i, _)| (i + 1).to_string())
                         .collect();
-                    return Err(format!("ranks {} did not come in time", missing.join(", ")));
+                    let which = match &launched.meeting {
+                        Meeting::Abstract(_) => String::new(),
+                        Meeting::Tcp(_, ports) => format!(". {}", ways(ports)),
+                    };
+                    return Err(format!(
+                        "rank{} {} did not come in time{which}",
+                        plural(missing.len()),
+                        missing.join(", ")
+                    ));
                 }
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -340,10 +368,15 @@ fn try_hub(launched: &Launched) -> Result<Link, String> {
                     });
                 match connected {
                     Ok(link) => return Ok(link),
-                    Err(error) => why = format!("{host}:{port}: {error}"),
+                    Err(error) => {
+                        if !why.is_empty() {
+                            why += "; ";
+                        }
+                        why += &format!("{host}:{port}: {error}");
+                    }
                 }
             }
-            Err(why)
+            Err(format!("{why}. {}", ways(ports)))
         }
     }
 }
@@ -415,6 +448,43 @@ mod tests {
                 .unwrap_err()
                 .contains("not below")
         );
+    }
+
+    #[test]
+    fn errors_say_on_which_ports_the_ranks_meet() {
+        let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let launched = |rank, ports: &[u16]| Launched {
+            launcher: "test",
+            rank,
+            ranks: 2,
+            local_rank: None,
+            meeting: Meeting::Tcp("127.0.0.1".to_owned(), ports.to_vec()),
+        };
+        let soon = Duration::from_millis(50);
+        let after =
+            format!("port {port}, the one after MASTER_PORT, where torchrun itself listens");
+        let error = meet(&launched(0, &[port]), soon).err().unwrap();
+        assert!(
+            error.contains("can't listen") && error.contains(&after),
+            "{error}"
+        );
+        drop(taken);
+        for (rank, ports, words) in [
+            (0, &[port][..], "rank 1 did not come in time"),
+            (1, &[port], "rank 1 does not find rank 0"),
+        ] {
+            let error = meet(&launched(rank, ports), soon).err().unwrap();
+            assert!(error.contains(words) && error.contains(&after), "{error}");
+        }
+        let error = meet(&launched(1, &[port, port + 1]), soon).err().unwrap();
+        for words in [
+            format!("127.0.0.1:{port}: "),
+            format!("127.0.0.1:{}: ", port + 1),
+            format!("on port {port} (MASTER_PORT), or on {}", port + 1),
+        ] {
+            assert!(error.contains(&words), "{words}: {error}");
+        }
     }
 
     #[test]

@@ -79,6 +79,44 @@ fn the_report_tells_of_mpi() {
     let words = "/nowhere/libmpi.so.40: there is no such file";
     assert!(out.contains(words) && !out.contains("can use MPI"), "{out}");
     assert!(!out.contains("/nowhere/libucp"), "{out}");
+    let verdict = "HOST_ENGINE=mpi asks for MPI, and it can't be used here";
+    assert!(out.contains(verdict) && !out.contains("uses UCX"), "{out}");
+}
+
+/// The settings leave something that contradicts what was found.
+#[test]
+fn the_verdict_follows_from_what_is_set() {
+    let report = |name: &str, value: &str| {
+        let mut command = tool();
+        command.arg("doctor").env(name, value);
+        Ran::from(command.output().expect("the tool starts"))
+    };
+    let ran = report("FLAGOSCOMM_TIERS", "native");
+    assert_eq!(ran.code, Some(1), "{}", ran.out);
+    for words in [
+        "FLAGOSCOMM_TIERS=native leaves the host tier out: nothing can run here",
+        "The host tier would work",
+    ] {
+        assert!(ran.out.contains(words), "{words}: {}", ran.out);
+    }
+    for words in ["uses UCX", "need UCX", "The host tier works"] {
+        assert!(!ran.out.contains(words), "{words}: {}", ran.out);
+    }
+    let ran = report("FLAGOSCOMM_HOST_ENGINE", "shm");
+    assert_eq!(ran.code, Some(0), "{}", ran.out);
+    assert!(ran.out.contains("have to be on one machine"), "{}", ran.out);
+    assert!(
+        ran.out.contains("passed, over shared memory"),
+        "{}",
+        ran.out
+    );
+    assert!(!ran.out.contains("Between machines"), "{}", ran.out);
+    // MPI takes no two ranks of one process.
+    let ran = report("FLAGOSCOMM_HOST_ENGINE", "mpi");
+    assert_eq!(ran.code, Some(0), "{}", ran.out);
+    let without = "Without MPI the host tier works: the two-rank test passed, over shared memory";
+    assert!(ran.out.contains(without), "{}", ran.out);
+    assert!(!ran.out.contains("Between machines"), "{}", ran.out);
 }
 
 /// As MPI: what is there, and under whose name its path is.
@@ -94,9 +132,9 @@ fn the_report_tells_of_ucc() {
     };
     let path = standin.to_str().expect("a path in UTF-8");
     let out = report("ucc", path);
-    let words =
-        format!("can use UCC instead, if that is asked for: FLAGOSCOMM_HOST_ENGINE=ucc, {path}");
+    let words = format!("HOST_ENGINE=ucc: the host tier uses UCC, on one machine too: {path}");
     assert!(out.contains(&words), "{out}");
+    assert!(!out.contains("uses UCX"), "{out}");
     assert!(out.contains("1.9.0"), "{out}");
     let out = report("ucc", "/nowhere/libucc.so.1");
     let words = "/nowhere/libucc.so.1: there is no such file";
@@ -137,6 +175,14 @@ fn a_variable_that_is_none_of_ours_is_named() {
         "{}",
         ran.out
     );
+    assert!(
+        ran.out.contains("Is FLAGOSCOMM_TIMEOUT meant?"),
+        "{}",
+        ran.out
+    );
+    // The two ranks of its test are in one process, which warns once.
+    let warning = "WARN FLAGOSCOMM_TIMOUT is no variable of flagos-comm and does nothing; is FLAGOSCOMM_TIMEOUT meant?";
+    assert_eq!(ran.err.matches(warning).count(), 1, "{}", ran.err);
     assert!(
         !ran.out.contains("FLAGOSCOMM_NVIDIA_LIBRARY is no variable"),
         "{}",

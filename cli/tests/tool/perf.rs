@@ -26,6 +26,8 @@ fn check(arguments: &[&str]) {
     assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
     assert!(ran.out.contains("wrong values 0"), "{}", ran.out);
     assert!(ran.out.contains("# tier host"), "{}", ran.out);
+    let engine = "\n# data moves over shared memory\n";
+    assert!(ran.out.contains(engine), "{}", ran.out);
     for operation in [
         "all_reduce",
         "all_gather",
@@ -143,6 +145,8 @@ fn results_are_written_as_json_and_as_a_diagram() {
     assert_eq!(value["ranks"], 2);
     assert_eq!(value["checked"], false);
     assert_eq!(value["library"]["tier"], "host");
+    assert_eq!(value["library"]["host_engine"], "shm");
+    assert_eq!(value["library"]["host_engine_text"], "shared memory");
     let rows = value["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 8, "2 operations at 8, 64, 512 and 4096 bytes");
     assert!(

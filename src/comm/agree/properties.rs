@@ -96,7 +96,7 @@ fn text_of(verdict: &Verdict) -> &str {
 
 /// Whether a text names the rank, alone or in a range.
 fn names(text: &str, rank: usize) -> bool {
-    let bare = text.replace(", ", ",");
+    let bare = text.replace(", ", ",").replace("ranks ", "rank ");
     bare.split("rank ").skip(1).any(|rest| {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != ',' && c != '-');
         rest[..end.unwrap_or(rest.len())].split(',').any(|part| {

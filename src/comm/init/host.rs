@@ -3,7 +3,6 @@
 
 use super::tiers::{init_vote, vote_code, vote_texts};
 use crate::bootstrap::local::Visitors;
-use crate::bootstrap::rendezvous;
 use crate::bootstrap::unique_id::Secret;
 use crate::comm::agree::{self, RankInfo};
 use crate::comm::{Backend, Comm};
@@ -26,6 +25,7 @@ use crate::load;
 use crate::sys::handoff::{Nothing, Receiver, queue};
 use crate::sys::memory::Segment;
 use crate::sys::{cpu, process, unix};
+use crate::words::ranks_named;
 use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -615,8 +615,8 @@ impl WaitPolicy for Connecting<'_> {
         Err(Error::new(
             Code::Timeout,
             format!(
-                "rank {} can't be reached with {}, although the control channel is there: {}",
-                rendezvous::ranks_text(waiting_for()),
+                "{} can't be reached with {}, although the control channel is there: {}",
+                ranks_named(waiting_for()),
                 self.chosen.name(),
                 self.chosen.network_hint()
             ),

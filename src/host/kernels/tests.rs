@@ -483,69 +483,61 @@ fn copies_are_exact_at_every_alignment() {
     unsafe { copy(std::ptr::null_mut(), std::ptr::null(), 0, true) };
 }
 
-/// Averages of integers are computed with floats: sums as large as they get, and quotients that are just below an integer.
-#[test]
-fn averages_of_integers_are_truncated_exactly() {
-    fn all<I: Copy + PartialEq + std::fmt::Debug>(
-        dtype: DataType,
-        extremes: &[I],
-        exact: impl Fn(i128, i128) -> I,
-    ) where
-        i128: From<I>,
-    {
-        let fold = fold_for(dtype, Reduction::Builtin(RedOp::Avg)).unwrap();
-        for ranks in [2, 3, 7, 127, MAX_ENGINE_RANKS] {
-            for (at, &large) in extremes.iter().enumerate() {
-                for &odd in extremes {
-                    // All ranks give one value, but for some that give another.
-                    let others = (at * 31 + ranks / 2) % ranks;
-                    let values: Vec<I> = (0..ranks)
-                        .map(|r| if r < others { odd } else { large })
-                        .collect();
-                    let sources: Vec<*const u8> = values
-                        .iter()
-                        .map(|v| std::ptr::from_ref(v).cast())
-                        .collect();
-                    let mut result = large;
-                    let to = Target::one((&raw mut result).cast(), false);
-                    // SAFETY: one element of every source and of the target.
-                    unsafe { fold(to, &sources, &[], ranks, 1) };
-                    let sum: i128 = values.iter().map(|v| i128::from(*v)).sum();
-                    assert_eq!(
-                        result,
-                        exact(sum, ranks as i128),
-                        "{dtype:?} of {ranks}: {large:?}, {others} times {odd:?}"
-                    );
-                }
+/// Elements of an average.
+const AVERAGED: usize = 2 * BLOCK + 1;
+
+/// Averages of integers are computed with floats where they fit: sums as large as they get, and quotients that are just
+/// below an integer.
+fn averages_are_truncated_exactly<I: Copy + PartialEq + std::fmt::Debug>(
+    dtype: DataType,
+    extremes: &[I],
+    exact: impl Fn(i128, i128) -> I,
+) where
+    i128: From<I>,
+{
+    let fold = fold_for(dtype, Reduction::Builtin(RedOp::Avg)).unwrap();
+    for ranks in [2, 3, 7, 127, MAX_ENGINE_RANKS] {
+        for (at, &large) in extremes.iter().enumerate() {
+            for &odd in extremes {
+                // All ranks give one value, but for some that give another.
+                let others = (at * 31 + ranks / 2) % ranks;
+                let values: Vec<I> = (0..ranks)
+                    .map(|r| if r < others { odd } else { large })
+                    .collect();
+                // In whole blocks, and beyond them.
+                let each: Vec<[I; AVERAGED]> = values.iter().map(|v| [*v; AVERAGED]).collect();
+                let sources: Vec<*const u8> = each.iter().map(|v| v.as_ptr().cast()).collect();
+                let mut result = [large; AVERAGED];
+                let to = Target::one(result.as_mut_ptr().cast(), false);
+                // SAFETY: every source and the target have as many elements.
+                unsafe { fold(to, &sources, &[], ranks, AVERAGED) };
+                let sum: i128 = values.iter().map(|v| i128::from(*v)).sum();
+                assert_eq!(
+                    result,
+                    [exact(sum, ranks as i128); AVERAGED],
+                    "{dtype:?} of {ranks}: {large:?}, {others} times {odd:?}"
+                );
             }
         }
     }
-    all(
-        DataType::Int8,
-        &[i8::MIN, -127, -1, 0, 1, 126, i8::MAX],
-        |sum, n| (sum / n) as i8,
-    );
-    all(DataType::Uint8, &[0, 1, 2, 254, u8::MAX], |sum, n| {
-        (sum / n) as u8
-    });
-    all(
-        DataType::Int32,
-        &[i32::MIN, i32::MIN + 1, -1, 0, 1, i32::MAX - 1, i32::MAX],
-        |sum, n| (sum / n) as i32,
-    );
-    all(
-        DataType::Uint32,
-        &[0, 1, u32::MAX - 1, u32::MAX],
-        |sum, n| (sum / n) as u32,
-    );
-    all(
-        DataType::Int64,
-        &[i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX - 1, i64::MAX],
-        |sum, n| (sum / n) as i64,
-    );
-    all(
-        DataType::Uint64,
-        &[0, 1, u64::MAX - 1, u64::MAX],
-        |sum, n| (sum / n) as u64,
-    );
+}
+
+macro_rules! averages {
+    ($($name:ident: $dtype:ident, $int:ty, $extremes:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            averages_are_truncated_exactly::<$int>(DataType::$dtype, &$extremes, |sum, n| (sum / n) as $int);
+        }
+    )*};
+}
+
+averages! {
+    averages_of_int8_are_truncated_exactly: Int8, i8, [i8::MIN, -127, -1, 0, 1, 126, i8::MAX];
+    averages_of_uint8_are_truncated_exactly: Uint8, u8, [0, 1, 2, 254, u8::MAX];
+    averages_of_int32_are_truncated_exactly:
+        Int32, i32, [i32::MIN, i32::MIN + 1, -1, 0, 1, i32::MAX - 1, i32::MAX];
+    averages_of_uint32_are_truncated_exactly: Uint32, u32, [0, 1, u32::MAX - 1, u32::MAX];
+    averages_of_int64_are_truncated_exactly:
+        Int64, i64, [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX - 1, i64::MAX];
+    averages_of_uint64_are_truncated_exactly: Uint64, u64, [0, 1, u64::MAX - 1, u64::MAX];
 }

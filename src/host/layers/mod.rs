@@ -196,6 +196,10 @@ impl Engine for LayeredEngine {
         )
     }
 
+    fn key(&self) -> String {
+        format!("{}+{}", self.near.key(), self.far.key())
+    }
+
     unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         // SAFETY: handed down from the caller.
         self.with_layers(wait, |layers| unsafe { layers.collective(op) })
@@ -231,6 +235,11 @@ impl Engine for LayeredEngine {
             Code::Aborted => self.near.abort(),
             _ => self.near.poison(error),
         }
+    }
+
+    fn end_by(&self, deed: &str) {
+        self.far.end_by(deed);
+        self.near.end_by(deed);
     }
 
     fn abort(&self) {

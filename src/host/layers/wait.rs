@@ -142,6 +142,10 @@ impl WaitPolicy for FarWait<'_> {
         put_off(&self.passed, GRACE, checked)
     }
 
+    fn gone(&self, rank: u32) -> Option<String> {
+        self.wait.gone(rank)
+    }
+
     fn failed(&self, error: &crate::Error) {
         self.wait.failed(error);
     }

@@ -1,13 +1,14 @@
 //! What the ranks of a communicator move their data with: pure functions of what all of them say.
 #![forbid(unsafe_code)]
 
-use crate::bootstrap::rendezvous::ranks_text;
 use crate::comm::agree::{RankInfo, reasons};
 use crate::config::HostEngine;
 use crate::control::wire::{Reader, Writer};
 use crate::host::check::MAX_ENGINE_RANKS;
 use crate::host::layers::Topology;
 use crate::host::net::mpi::Place;
+use crate::host::net::ucx;
+use crate::words::ranks_named;
 use std::collections::HashMap;
 
 /// What a communicator uses.
@@ -49,16 +50,19 @@ impl Chosen {
     }
 
     /// What may be wrong where ranks don't reach each other, and what helps.
-    pub(crate) fn network_hint(self) -> &'static str {
+    pub(crate) fn network_hint(self) -> String {
         match self {
             Chosen::Ucx | Chosen::Ucc => {
-                "UCX may have chosen a network that does not connect the machines (UCX_NET_DEVICES names the \
-                 right one, UCX_TLS the kind)"
+                let advice = ucx::advice();
+                format!(
+                    "UCX may have chosen a network that does not connect the machines. {advice}"
+                )
             }
-            Chosen::Mpi => {
+            Chosen::Mpi => String::from(
                 "MPI may have chosen a network that does not connect the machines (btl_tcp_if_include of Open \
-                 MPI, FI_TCP_IFACE or UCX_NET_DEVICES of MPICH name the right one)"
-            }
+                 MPI, FI_TCP_IFACE or UCX_NET_DEVICES of MPICH name the right one; FLAGOSCOMM_SOCKET_IFNAME is \
+                 for the control channel alone)",
+            ),
         }
     }
 }
@@ -75,9 +79,10 @@ pub(crate) fn plan(infos: &[RankInfo]) -> Plan {
     match wish {
         HostEngine::Auto | HostEngine::Shm if elsewhere.is_empty() => Plan::SharedMemory,
         HostEngine::Shm => Plan::Refused(format!(
-            "rank {} is not on the machine, or not in the network namespace, of rank 0, and \
+            "{} {} not on the machine, or not in the network namespace, of rank 0, and \
              FLAGOSCOMM_HOST_ENGINE=shm allows shared memory only",
-            ranks_text(elsewhere)
+            ranks_named(elsewhere.iter().copied()),
+            if elsewhere.len() == 1 { "is" } else { "are" }
         )),
         _ if infos.len() > MAX_ENGINE_RANKS => Plan::Refused(format!(
             "{} ranks on several machines, but the host tier serves at most {MAX_ENGINE_RANKS}",
@@ -282,7 +287,8 @@ fn all_have_ucx(infos: &[RankInfo], offers: &[Offer]) -> Result<(), String> {
 /// What people can do about a machine without UCC.
 const REMEDY_UCC: &str = "UCC is libucc.so.1: Debian's package libucc1 (newer than Debian 12), or openucx/ucc built \
                           from its source with UCX; FLAGOSCOMM_ENGINE_PATH names one elsewhere. Without \
-                          FLAGOSCOMM_HOST_ENGINE the host tier uses UCX alone";
+                          FLAGOSCOMM_HOST_ENGINE the host tier needs no UCC: it uses shared memory on one machine, and \
+                          UCX between several";
 
 /// As [`all_have_ucx`], for UCC.
 fn all_have_ucc(infos: &[RankInfo], offers: &[Offer]) -> Result<(), String> {
@@ -451,7 +457,7 @@ mod tests {
         for (ucc, words) in [
             (
                 lacking,
-                [place, "libucc1", "FLAGOSCOMM_ENGINE_PATH", "UCX alone"],
+                [place, "libucc1", "FLAGOSCOMM_ENGINE_PATH", "needs no UCC"],
             ),
             (
                 mixed,
@@ -584,7 +590,7 @@ mod tests {
         assert!((0..32767).contains(&tag), "{tag}");
         places[2].rank = 0;
         let text = in_the_world(&infos, &places).unwrap_err();
-        for words in ["one MPI job", "rank 1, 2: rank 0", "world of 7", "mpirun"] {
+        for words in ["one MPI job", "ranks 1, 2: rank 0", "world of 7", "mpirun"] {
             assert!(text.contains(words), "{words}: {text}");
         }
         places[2].size = 1;

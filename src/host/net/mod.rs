@@ -2,7 +2,7 @@
 //! machines have.
 //!
 //! * `choice`: which library, from what all ranks say,
-//! * `ucx`, `mpi`, `ucc`: UCX, MPI and UCC, each as a [`Transport`], `short_tags` what two of them have in common,
+//! * `ucx`, `mpi`, `ucc`: UCX, MPI and UCC, each as a [`Transport`]; `versioned` and `short_tags` are what two of them have in common,
 //! * `run`: one operation under way: requests, waiting, failures,
 //! * `exchange`: how every collective begins: all ranks' calls are compared,
 //! * `collectives`, `trees`, `p2p`: the algorithms,
@@ -24,13 +24,13 @@ pub(super) mod tests;
 mod trees;
 pub(crate) mod ucc;
 pub(crate) mod ucx;
+mod versioned;
 
 use super::check::MAX_ENGINE_RANKS;
 use super::engine::Engine;
-use super::op::{HostOp, Mover, OnDevice, WaitPolicy};
+use super::op::{HostOp, Mover, WaitPolicy};
 use crate::error::{Code, Error, Result};
 use crate::ops::lock;
-use crate::types::{DataType, OpKind, RedOp, Reduction};
 use exchange::Table;
 use run::{Area, Crowd, Run};
 use staged::{Room, Stage};
@@ -46,8 +46,11 @@ pub(crate) struct Ticket(pub usize);
 /// What a library does for the engine: messages between ranks, matched by sender and tag, those of one
 /// sender and tag in their order. One thread at a time calls it.
 pub(crate) trait Transport: Send {
-    /// What it is, for logs.
+    /// What it is, for people.
     fn about(&self) -> String;
+
+    /// What stands for it in `FLAGOSCOMM_HOST_ENGINE`.
+    fn key(&self) -> &'static str;
 
     /// The longest message that comes as a whole or not at all, whatever becomes of its sender. With longer ones the
     /// transport needs both sides to know the size.
@@ -214,6 +217,7 @@ pub(in crate::host) struct Shared {
     spins: bool,
     stage: Stage,
     about: String,
+    key: &'static str,
     state: Mutex<State>,
     /// Operations that have begun.
     operations: AtomicU64,
@@ -283,6 +287,7 @@ impl NetEngine {
             spins,
             stage,
             about: transport.about(),
+            key: transport.key(),
             state: Mutex::new(State {
                 transport,
                 given_up: false,
@@ -319,19 +324,7 @@ impl NetEngine {
 
     /// Proves that all ranks reach each other.
     pub(crate) fn prove(&self, wait: &dyn WaitPolicy) -> Result<()> {
-        let barrier = HostOp {
-            kind: OpKind::Barrier,
-            send: std::ptr::null(),
-            recv: std::ptr::null_mut(),
-            count: 0,
-            dtype: DataType::Uint8,
-            reduction: Reduction::Builtin(RedOp::Sum),
-            root: 0,
-            vector: None,
-            on_device: OnDevice::default(),
-        };
-        // SAFETY: a barrier has no buffers, and nobody has the engine yet.
-        unsafe { self.run(&barrier, wait) }
+        self.shared.with_run(wait, |run| run.prove())
     }
 }
 
@@ -425,6 +418,10 @@ impl Engine for NetEngine {
         self.shared.about.clone()
     }
 
+    fn key(&self) -> String {
+        self.shared.key.to_owned()
+    }
+
     unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         // SAFETY: handed down from the caller.
         self.shared
@@ -449,6 +446,11 @@ impl Engine for NetEngine {
 
     fn poison(&self, error: &Error) {
         self.shared.poison(error);
+    }
+
+    fn end_by(&self, deed: &str) {
+        self.shared
+            .poison(&Error::new(Code::Aborted, format!("this rank {deed}")));
     }
 
     fn abort(&self) {

@@ -4,6 +4,7 @@ use super::{Group, Shared, State, Ticket};
 use crate::error::{Code, Error, Result};
 use crate::host::op::WaitPolicy;
 use crate::sys::futex;
+use crate::words::counted;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -404,7 +405,10 @@ impl<'a> Run<'a> {
             if let Some((since, peer, text)) = &self.broken
                 && since.elapsed() >= CAUSE
             {
-                let text = format!("the connection to rank {peer} has failed: {text}");
+                let text = match self.policy.gone(*peer as u32) {
+                    Some(how) => how,
+                    None => format!("the connection to rank {peer} has failed: {text}"),
+                };
                 return Err(self.fatal(Error::new(Code::RemoteError, text)));
             }
         }
@@ -449,8 +453,9 @@ impl<'a> Run<'a> {
             std::mem::forget(std::mem::take(&mut self.state.room));
             self.state.table.leak();
             log::warn!(
-                "{left} messages of a communicator that has failed can't be taken back by {}; what \
-                 they read and write may still be read and written",
+                "{} of a communicator that has failed can't be taken back by {}; what is read and written \
+                 for that may still be read and written",
+                counted(left as u64, "message"),
                 self.engine.about
             );
         }

@@ -10,6 +10,7 @@ use crate::host::tests::{
     Buffer, Until, World, engine_tests, matrix, op, pattern, reductions_of_size, run, run_with,
     transfer,
 };
+use crate::types::{DataType, OpKind};
 use std::collections::{HashMap, VecDeque};
 
 /// A send that was begun.
@@ -88,6 +89,9 @@ const EAGER: usize = 500;
 impl Transport for InProcess {
     fn about(&self) -> String {
         String::from("this process")
+    }
+    fn key(&self) -> &'static str {
+        "test"
     }
 
     unsafe fn send(
@@ -585,6 +589,9 @@ fn who_is_gone_is_not_missed_while_data_moves() {
         fn about(&self) -> String {
             String::new()
         }
+        fn key(&self) -> &'static str {
+            "test"
+        }
         unsafe fn send(
             &mut self,
             _: usize,
@@ -663,6 +670,9 @@ fn a_rank_that_gives_up_first_does_not_hide_whom_the_others_wait_for() {
         fn about(&self) -> String {
             String::new()
         }
+        fn key(&self) -> &'static str {
+            "test"
+        }
         unsafe fn send(
             &mut self,
             _: usize,
@@ -730,6 +740,9 @@ fn the_transport_is_served_between_operations() {
         fn about(&self) -> String {
             String::new()
         }
+        fn key(&self) -> &'static str {
+            "test"
+        }
         unsafe fn send(
             &mut self,
             _: usize,
@@ -791,6 +804,9 @@ fn what_an_operation_left_is_moved_on_until_it_has_gone() {
     impl Transport for Slow {
         fn about(&self) -> String {
             String::new()
+        }
+        fn key(&self) -> &'static str {
+            "test"
         }
         unsafe fn send(
             &mut self,

@@ -3,16 +3,16 @@
 //! Endpoints are in UCX's mode that tells of a peer's death, by a callback from inside a progress call. What
 //! was posted to receive from the dead does not end by that; the run that waits asks [`Transport::lost`].
 
+use super::versioned::{self, versioned_library};
 use super::{Ticket, Transport};
-use crate::config;
+use crate::config::{self, HostEngine};
 use crate::error::{Error, Result};
 use crate::load::open::{Accepted, Lib, Refusal};
-use crate::load::symbols::{Declaration, Layout, Resolver};
+use crate::load::symbols::Layout;
 use crate::sys::net::{PollEntry, poll};
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
-use std::path::{Path, PathBuf};
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -122,52 +122,8 @@ static BY_FORCE: RequestParam = RequestParam {
     rest: [0; 24],
 };
 
-macro_rules! functions {
-    ($($field:ident $name:literal ($($arg:ty),* $(,)?) -> $ret:ty;)*) => {
-        /// The functions of UCX.
-        #[derive(Clone, Debug)]
-        pub(crate) struct Api {
-            $($field: unsafe extern "C" fn($($arg),*) -> $ret,)*
-            /// As `1.13.1`.
-            pub(crate) version: String,
-            /// The second number of it.
-            minor: c_uint,
-            pub(crate) path: PathBuf,
-        }
-
-        impl Api {
-            fn resolve(resolver: &mut Resolver<'_>, path: &Path) -> Option<Api> {
-                Some(Api {
-                    $($field: {
-                        let address = resolver.find($name)?;
-                        // SAFETY: the address is that of UCX's function with this name, whose C signature
-                        // is the one given; a test compares it with UCX's header.
-                        unsafe {
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> $ret>(
-                                NonNull::as_ptr(address),
-                            )
-                        }
-                    },)*
-                    version: String::new(),
-                    minor: 0,
-                    path: path.to_path_buf(),
-                })
-            }
-        }
-
-        /// Every function that is called, for the check against UCX's header.
-        pub(crate) fn declarations() -> Vec<Declaration> {
-            vec![$(Declaration {
-                library: "ucx",
-                name: $name.to_string(),
-                arguments: vec![$(stringify!($arg)),*],
-                result: stringify!($ret),
-            }),*]
-        }
-    };
-}
-
-functions! {
+versioned_library! {
+    "ucx", "UCX";
     get_version "ucp_get_version" (*mut c_uint, *mut c_uint, *mut c_uint) -> ();
     config_read "ucp_config_read" (*const c_char, *const c_char, *mut *mut c_void) -> i8;
     config_modify "ucp_config_modify" (*mut c_void, *const c_char, *const c_char) -> i8;
@@ -247,65 +203,29 @@ impl Api {
     /// Takes an opened library if it has all that is needed.
     pub(crate) fn accept(lib: &Lib) -> std::result::Result<Accepted<Api>, Refusal> {
         // Its words for a status lie in a library that it needs.
-        let mut resolver = Resolver::new(lib, &["libucs"]);
-        let api = Api::resolve(&mut resolver, lib.path());
-        let coverage = Some(resolver.coverage());
-        let Some(mut api) = api else {
-            let mut reason = format!("it lacks {}", resolver.missing().join(", "));
-            for stray in resolver.strays() {
-                reason += &format!("; {stray}");
-            }
-            return Err(Refusal {
-                reason,
-                version: None,
-                coverage,
-            });
-        };
-        let mut version = [0; 3];
-        let [major, minor, release] = &mut version;
-        // SAFETY: the function writes three numbers.
-        unsafe { (api.get_version)(major, minor, release) };
-        api.version = version.map(|n| n.to_string()).join(".");
-        api.minor = version[1];
-        if (version[0], version[1]) < API || version[0] != API.0 {
-            return Err(Refusal {
-                reason: format!(
-                    "it is UCX {}, and 1.{} or later is needed",
-                    api.version, API.1
-                ),
-                version: Some(api.version),
-                coverage,
-            });
-        }
-        Ok(Accepted {
-            version: Some(api.version.clone()),
-            value: api,
-            coverage,
-        })
+        Api::accept_since(lib, &["libucs"], API)
     }
 
     fn words(&self, status: i8) -> String {
         // SAFETY: the function answers every number with a string that lives for ever.
-        let text = unsafe { (self.status_string)(status) };
-        if text.is_null() {
-            return format!("status {status}");
-        }
-        // SAFETY: as above.
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned()
+        unsafe { versioned::words((self.status_string)(status), status) }
     }
 
     fn failed(&self, what: &str, status: i8) -> Error {
         Error::new(
             crate::error::Code::SystemError,
             format!(
-                "{what} of UCX {} ({}) failed: {} ({status})",
-                self.version,
-                self.path.display(),
+                "{what} of {} failed: {} ({status})",
+                self.about(),
                 self.words(status)
             ),
         )
+    }
+
+    /// As [`Api::failed`], of what depends on the networks.
+    fn unreachable(&self, what: &str, status: i8) -> Error {
+        let failed = self.failed(what, status);
+        Error::new(failed.code(), format!("{}. {}", failed.text(), advice()))
     }
 
     /// The environment's configuration with our sizes of segments; NULL, which means the environment's, if that
@@ -321,7 +241,11 @@ impl Api {
         }
         let value = CString::new(segment(ranks).to_string()).unwrap_or_default();
         for name in SEGMENT_SIZES {
-            let transport = if self.minor > PLAIN_NAMES { "TCP_" } else { "" };
+            let transport = if self.series.1 > PLAIN_NAMES {
+                "TCP_"
+            } else {
+                ""
+            };
             let name = CString::new(format!("{transport}{name}")).unwrap_or_default();
             // SAFETY: a configuration that was just made, and two strings. What can't be set stays as it is.
             unsafe { (self.config_modify)(settings, name.as_ptr(), value.as_ptr()) };
@@ -351,6 +275,25 @@ impl Api {
             _ => Ok(Some(Ticket(answer.expose_provenance()))),
         }
     }
+}
+
+/// What helps where UCX has no way to the other machines, and what is set.
+pub(crate) fn advice() -> String {
+    let set: Vec<String> = ["UCX_NET_DEVICES", "UCX_TLS"]
+        .into_iter()
+        .filter_map(|name| {
+            let value = config::foreign_as_is(name)?;
+            Some(format!("{name}={}", value.to_string_lossy()))
+        })
+        .collect();
+    let set = match set.is_empty() {
+        true => String::from("neither is set"),
+        false => format!("set here: {}", set.join(", ")),
+    };
+    format!(
+        "UCX_NET_DEVICES names the devices that connect them (eth0, mlx5_0:1), the same network on all machines, and UCX_TLS \
+         the ways (tcp,self; all if it is unset); {set}. FLAGOSCOMM_SOCKET_IFNAME is for the control channel alone"
+    )
 }
 
 /// What is sent over TCP at once.
@@ -423,7 +366,7 @@ impl Ucx {
         }
         if status != 0 {
             ucx.context = null_mut();
-            return Err(api.failed("ucp_init", status));
+            return Err(api.unreachable("ucp_init", status));
         }
         let params = WorkerParams {
             field_mask: WORKER_THREAD_MODE,
@@ -435,7 +378,7 @@ impl Ucx {
         let status = unsafe { (api.worker_create)(ucx.context, params, &mut ucx.worker) };
         if status != 0 {
             ucx.worker = null_mut();
-            return Err(api.failed("ucp_worker_create", status));
+            return Err(api.unreachable("ucp_worker_create", status));
         }
         // SAFETY: the worker was just made; the descriptor is the worker's, and is closed with it.
         if unsafe { (api.get_efd)(ucx.worker, &mut ucx.events) } != 0 {
@@ -478,7 +421,7 @@ impl Ucx {
                 unsafe { (self.api.ep_create)(self.worker, params, &mut self.endpoints[peer]) };
             if status != 0 {
                 self.endpoints[peer] = null_mut();
-                let error = self.api.failed("ucp_ep_create", status);
+                let error = self.api.unreachable("ucp_ep_create", status);
                 return Err(error.context(format_args!("rank {peer} can't be reached")));
             }
         }
@@ -527,7 +470,11 @@ impl Ucx {
 
 impl Transport for Ucx {
     fn about(&self) -> String {
-        format!("UCX {} ({})", self.api.version, self.api.path.display())
+        self.api.about()
+    }
+
+    fn key(&self) -> &'static str {
+        HostEngine::Ucx.name()
     }
 
     unsafe fn send(

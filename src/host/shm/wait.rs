@@ -51,6 +51,8 @@ const FIRST_YIELDS: u32 = 4;
 const NONE: u32 = 0;
 const WRITING: u32 = 1;
 const SET: u32 = 2;
+/// In the place of a failure's code: a rank has ended the communicator's operations, and the text is what it did.
+const ENDED: u32 = u32::MAX;
 
 /// One wait that is going on.
 pub(super) struct Waiter<'a> {
@@ -318,6 +320,16 @@ impl ShmEngine {
         unsafe { std::ptr::copy_nonoverlapping(words.text, text.as_mut_ptr(), len) };
         let text = String::from_utf8_lossy(&text);
         let rank = words.rank.load(Relaxed);
+        if words.code.load(Relaxed) == ENDED {
+            let (code, who) = match rank as usize == self.rank {
+                true => (Code::Aborted, String::from("this rank")),
+                false => (
+                    Code::RemoteError,
+                    format!("rank {}", self.name(rank as usize)),
+                ),
+            };
+            return Error::new(code, format!("{who} {text}"));
+        }
         if rank as usize == self.rank {
             let code = Code::from_raw(words.code.load(Relaxed) as i32);
             Error::new(code.unwrap_or(Code::InternalError), text)
@@ -345,6 +357,15 @@ impl ShmEngine {
     /// [`Code::RemoteError`] and a text that names this rank and what it met; on this rank with the
     /// error itself. The first failure of a segment is kept. May be called from any thread.
     pub(super) fn publish_failure(&self, error: &Error) {
+        self.publish(error.code() as i32 as u32, error.text());
+    }
+
+    /// As [`ShmEngine::publish_failure`], of what this rank did that ends everything.
+    pub(super) fn publish_end(&self, deed: &str) {
+        self.publish(ENDED, deed);
+    }
+
+    fn publish(&self, code: u32, text: &str) {
         let words = self.map.failure();
         if words
             .state
@@ -353,7 +374,6 @@ impl ShmEngine {
         {
             return;
         }
-        let text = error.text();
         let mut len = text.len().min(FAILURE_TEXT);
         while !text.is_char_boundary(len) {
             len -= 1;
@@ -363,7 +383,7 @@ impl ShmEngine {
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), words.text, len) };
         words.len.store(len as u32, Relaxed);
         words.rank.store(self.rank as u32, Relaxed);
-        words.code.store(error.code() as i32 as u32, Relaxed);
+        words.code.store(code, Relaxed);
         words.state.store(SET, Release);
         ring_sleepers(&self.map, self.ranks);
     }

@@ -271,7 +271,7 @@ static void peer_never_arrives(void)
     config.initTimeoutMs = 500;
     start = now();
     IS(flagosTimeout, flagosCommInitRankConfig(&comm, 3, &id, 0, &config));
-    SAYS(ERROR(), "missing: rank 1, 2 of 3");
+    SAYS(ERROR(), "missing: ranks 1, 2 of 3");
     CHECK(!comm && now() - start < 5);
 }
 

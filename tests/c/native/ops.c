@@ -388,6 +388,8 @@ static void shrink_body(int rank, int n, const flagosUniqueId *id)
     int value, none = 7;
     all_reduce_works(comm, rank, n);
     IS(flagosInvalidArgument, flagosCommShrink(comm, &none, 1, &small, NULL, FLAGOS_SHRINK_DEFAULT));
+    IS(flagosInvalidArgument, flagosCommShrink(comm, NULL, 0, &small, NULL, FLAGOS_SHRINK_DEFAULT));
+    SAYS(ERROR(), "at least one rank");
     CHECK(!small);
     together();
     int exclude = getenv("EXCLUDE") ? atoi(getenv("EXCLUDE")) : 0;

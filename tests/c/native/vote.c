@@ -49,13 +49,13 @@ static void answers(void)
     EQUAL(levels[1], 0);
     EQUAL(levels[2], 1);
     SAYS(text, "level 0: rank 1 (host ");
-    SAYS(text, "): no peer access; level 1: rank 0, 2");
+    SAYS(text, "): no peer access; level 1: ranks 0, 2");
     EQUAL(needed, strlen(text) + 1);
     /* For good, and for the same reason. */
     OK(agree(my_rank ? -1 : -2147483647 - 1, my_rank ? "switched off" : "broken"));
     EQUAL(lowest, -2147483647 - 1);
     SAYS(text, "level -2147483648: rank 0 (host ");
-    SAYS(text, "): broken; level -1: rank 1, 2: switched off");
+    SAYS(text, "): broken; level -1: ranks 1, 2: switched off");
     printf("text: %s\n", text);
     OK(agree(my_rank ? -1 : -2147483647 - 1, my_rank ? "switched off" : "broken"));
     /* A long reason is cut, and so is a text without room. */

@@ -164,6 +164,8 @@ scenarios! {
     an_abort_on_one_machine_ends_the_others
     calls_that_differ_across_machines_are_an_error_on_every_rank
     a_rank_that_leaves_at_once_has_done_its_part
+    what_a_rank_did_that_ended_a_wait_on_another_machine_is_said
+    a_hangup_is_left_to_the_program_over_ucx
     a_communicator_over_machines_shrinks
     cycles_over_ucx_leave_nothing
     cycles_of_layers_leave_nothing

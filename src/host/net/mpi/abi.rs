@@ -264,18 +264,10 @@ impl Api {
         let kind = Kind::of(lib);
         let mut resolver = Resolver::new(lib, &[]);
         let api = Api::resolve(kind, &mut resolver, lib.path());
-        let coverage = Some(resolver.coverage());
         let Some(mut api) = api else {
-            let mut reason = format!("it lacks {}", resolver.missing().join(", "));
-            for stray in resolver.strays() {
-                reason += &format!("; {stray}");
-            }
-            return Err(Refusal {
-                reason,
-                version: None,
-                coverage,
-            });
+            return Err(Refusal::lacking(&resolver));
         };
+        let coverage = Some(resolver.coverage());
         // Its whole text goes on about the compiler.
         let version = words(|text, length| {
             // SAFETY: the function may be called at any time, and writes less than the room that there is.

@@ -20,6 +20,7 @@ pub(crate) use life::{Use, launcher_is_not_open_mpis, unusable};
 use super::run::narrow_tag;
 use super::short_tags::Expected;
 use super::{Ticket, Transport};
+use crate::config::HostEngine;
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Code, Error, Result};
 use abi::{Handle, Handles, Table};
@@ -296,6 +297,10 @@ impl<H: Handle> Mpi<H> {
 impl<H: Handle> Transport for Mpi<H> {
     fn about(&self) -> String {
         self.api.about()
+    }
+
+    fn key(&self) -> &'static str {
+        HostEngine::Mpi.name()
     }
 
     unsafe fn send(

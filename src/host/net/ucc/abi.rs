@@ -2,12 +2,12 @@
 //! that are passed have room for what later versions add. A test compares them with UCC's header.
 
 use crate::error::{Code, Error};
+use crate::host::net::versioned::{self, versioned_library};
 use crate::load::open::{Accepted, Lib, Refusal};
-use crate::load::symbols::{Declaration, Layout, Resolver};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use crate::load::symbols::Layout;
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
-use std::path::{Path, PathBuf};
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{null, null_mut};
 
 /// The file's name.
 pub(crate) const SONAMES: &[&str] = &["libucc.so.1"];
@@ -176,50 +176,8 @@ impl CollArgs {
     }
 }
 
-macro_rules! functions {
-    ($($field:ident $name:literal ($($arg:ty),* $(,)?) -> $ret:ty;)*) => {
-        /// The functions of UCC.
-        #[derive(Clone, Debug)]
-        pub(crate) struct Api {
-            $(pub(super) $field: unsafe extern "C" fn($($arg),*) -> $ret,)*
-            /// As `1.9.0`.
-            pub(crate) version: String,
-            pub(crate) path: PathBuf,
-        }
-
-        impl Api {
-            fn resolve(resolver: &mut Resolver<'_>, path: &Path) -> Option<Api> {
-                $(let $field = resolver.find($name);)*
-                Some(Api {
-                    $($field: {
-                        let address = $field?;
-                        // SAFETY: the address is that of UCC's function with this name, whose C signature
-                        // is the one given; a test compares it with UCC's header.
-                        unsafe {
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> $ret>(
-                                NonNull::as_ptr(address),
-                            )
-                        }
-                    },)*
-                    version: String::new(),
-                    path: path.to_path_buf(),
-                })
-            }
-        }
-
-        /// Every function that is called, for the check against UCC's header.
-        pub(crate) fn declarations() -> Vec<Declaration> {
-            vec![$(Declaration {
-                library: "ucc",
-                name: $name.to_string(),
-                arguments: vec![$(stringify!($arg)),*],
-                result: stringify!($ret),
-            }),*]
-        }
-    };
-}
-
-functions! {
+versioned_library! {
+    "ucc", "UCC";
     get_version "ucc_get_version" (*mut c_uint, *mut c_uint, *mut c_uint) -> ();
     status_string "ucc_status_string" (c_int) -> *const c_char;
     lib_config_read "ucc_lib_config_read" (*const c_char, *const c_char, *mut *mut c_void) -> c_int;
@@ -316,57 +274,12 @@ pub(crate) fn layouts() -> Vec<Layout> {
 impl Api {
     /// Takes an opened library if it has all that is needed.
     pub(crate) fn accept(lib: &Lib) -> std::result::Result<Accepted<Api>, Refusal> {
-        let mut resolver = Resolver::new(lib, &[]);
-        let api = Api::resolve(&mut resolver, lib.path());
-        let coverage = Some(resolver.coverage());
-        let Some(mut api) = api else {
-            let mut reason = format!("it lacks {}", resolver.missing().join(", "));
-            for stray in resolver.strays() {
-                reason += &format!("; {stray}");
-            }
-            return Err(Refusal {
-                reason,
-                version: None,
-                coverage,
-            });
-        };
-        let mut version = [0; 3];
-        let [major, minor, release] = &mut version;
-        // SAFETY: the function writes three numbers.
-        unsafe { (api.get_version)(major, minor, release) };
-        api.version = version.map(|n| n.to_string()).join(".");
-        if (version[0], version[1]) < API || version[0] != API.0 {
-            return Err(Refusal {
-                reason: format!(
-                    "it is UCC {}, and 1.{} or later is needed",
-                    api.version, API.1
-                ),
-                version: Some(api.version),
-                coverage,
-            });
-        }
-        Ok(Accepted {
-            version: Some(api.version.clone()),
-            value: api,
-            coverage,
-        })
-    }
-
-    /// What it is, for logs.
-    pub(super) fn about(&self) -> String {
-        format!("UCC {} ({})", self.version, self.path.display())
+        Api::accept_since(lib, &[], API)
     }
 
     pub(super) fn words(&self, status: c_int) -> String {
         // SAFETY: the function answers every number with a string that lives for ever.
-        let text = unsafe { (self.status_string)(status) };
-        if text.is_null() {
-            return format!("status {status}");
-        }
-        // SAFETY: as above.
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned()
+        unsafe { versioned::words((self.status_string)(status), status) }
     }
 
     pub(super) fn failed(&self, what: &str, status: c_int) -> Error {

@@ -24,6 +24,7 @@ pub(crate) use meeting::{Meeting, Step};
 use super::run::{Crowd, agreed_size, narrow_tag};
 use super::short_tags::Expected;
 use super::{Ticket, Transport};
+use crate::config::HostEngine;
 use crate::sys::per_process::PerProcess;
 use abi::{CollArgs, IN_PROGRESS, OK};
 use std::collections::{HashMap, VecDeque};
@@ -349,6 +350,10 @@ impl Ucc {
 impl Transport for Ucc {
     fn about(&self) -> String {
         self.api.about()
+    }
+
+    fn key(&self) -> &'static str {
+        HostEngine::Ucc.name()
     }
 
     fn certain(&self) -> usize {
