@@ -9,6 +9,9 @@ use crate::host::local::{move_own, own_transfers};
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::host::shm::p2p::Transfers;
 
+/// So many turns in which something has moved, and it is asked whether the group may go on.
+const TURNS: u32 = 16;
+
 impl LayeredEngine {
     /// Whether messages with a rank go through shared memory.
     fn is_near(&self, peer: usize) -> bool {
@@ -102,13 +105,23 @@ impl Layers<'_, '_> {
         let mut near = Transfers::new(shm, near);
         // SAFETY: handed down from the caller.
         let mut far = unsafe { run.begin_transfers(far)? };
+        let mut turns = 0u32;
         loop {
             // SAFETY: handed down from the caller.
-            let moved = unsafe { run.advance_transfers(&mut far) | shm.advance(&mut near, false) };
+            let moved =
+                unsafe { run.advance_transfers(&mut far)? | shm.advance(&mut near, false) };
             if far.are_over() && near.are_over() {
                 break;
             }
-            if !moved && !run.progress() {
+            // Neither kind waits while the other moves.
+            let progressed = run.progress();
+            if moved {
+                turns = turns.wrapping_add(1);
+                if turns.is_multiple_of(TURNS) {
+                    shm.check_failure()?;
+                    run.look_up()?;
+                }
+            } else if !progressed {
                 shm.check_failure()?;
                 let peers = near.peers();
                 let ranks = peers.iter().map(|place| here[*place as usize] as u32);

@@ -272,26 +272,32 @@ impl<'o> Steps<'o> {
         }
     }
 
-    fn finish(&self, side: &Side, step: usize, idle: &mut dyn FnMut()) -> Result<()> {
+    /// Waits for a step's copies, as long as `idle` lets it.
+    fn finish(
+        &self,
+        side: &Side,
+        step: usize,
+        idle: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         let Some(mover) = self.mover.as_ref().filter(|_| side.on_device) else {
             return Ok(());
         };
         while !mover.is_done(side.way, step % DEPTH)? {
-            idle();
+            idle()?;
             futex::yield_now();
         }
         Ok(())
     }
 
     /// Runs them all: `each` moves the data of one between the ranks, on memory of the host, and `idle` is done while
-    /// the device copies.
+    /// the device copies; an error of its ends that.
     ///
     /// # Safety
     /// As `Engine::run`.
     pub(in crate::host) unsafe fn run<T: ?Sized>(
         &self,
         with: &mut T,
-        idle: impl Fn(&mut T),
+        idle: impl Fn(&mut T) -> Result<()>,
         each: impl FnMut(&mut T, &HostOp, usize) -> Result<()>,
     ) -> Result<()> {
         // SAFETY: handed down from the caller.
@@ -309,7 +315,7 @@ impl<'o> Steps<'o> {
     unsafe fn run_all<T: ?Sized>(
         &self,
         with: &mut T,
-        idle: impl Fn(&mut T),
+        idle: impl Fn(&mut T) -> Result<()>,
         mut each: impl FnMut(&mut T, &HostOp, usize) -> Result<()>,
     ) -> Result<()> {
         let steps = self.block.div_ceil(self.part);
