@@ -185,7 +185,9 @@ impl Layers<'_, '_> {
             for distance in 1..machines {
                 let theirs = begins[distance]..begins[distance + 1];
                 // SAFETY: the area has room for the entries of all ranks in this order, which nobody else touches.
-                unsafe { run.expect_entries((own + distance) % machines, about, theirs, area, parts) };
+                unsafe {
+                    run.expect_entries((own + distance) % machines, about, theirs, area, parts)
+                };
             }
             let ours = &order[..begins[1]];
             for part in parts.of(ours.len()) {

@@ -171,12 +171,16 @@ impl Run<'_> {
             if few {
                 // SAFETY: handed down from the caller.
                 let begun = unsafe { self.begin_transfer(op) };
-                transfers.all.push(begun.map_err(|error| self.fatal(error))?);
+                transfers
+                    .all
+                    .push(begun.map_err(|error| self.fatal(error))?);
                 continue;
             }
             let (peer, sends) = (op.root as usize, op.kind == OpKind::Send);
             let queues = &mut transfers.queues;
-            let known = queues.iter().position(|q| (q.peer, q.sends) == (peer, sends));
+            let known = queues
+                .iter()
+                .position(|q| (q.peer, q.sends) == (peer, sends));
             let at = known.unwrap_or_else(|| {
                 queues.push(Queue {
                     peer,
@@ -208,7 +212,9 @@ impl Run<'_> {
             };
             let first = first.unwrap_or(begun + 1);
             for number in begun + 1..first + NUMBERS as u64 {
-                let Some(op) = queue.ops.pop_front() else { break };
+                let Some(op) = queue.ops.pop_front() else {
+                    break;
+                };
                 // SAFETY: handed down from the caller.
                 let transfer = unsafe { self.begin_transfer(op) };
                 all.push(transfer.map_err(|error| self.fatal(error))?);
