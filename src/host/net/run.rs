@@ -37,7 +37,7 @@ const KIND_SHIFT: u32 = 58;
 const KIND_BITS: u32 = 5;
 const _: () = assert!(crate::host::check::MAX_ENGINE_RANKS <= 1 << (KIND_SHIFT - 48));
 /// The shortest tags that a library may have, and how many numbers in a row these tell apart.
-const LEAST_TAG_BITS: u32 = 15;
+pub(super) const LEAST_TAG_BITS: u32 = 15;
 pub(super) const NUMBERS: usize = 1 << (LEAST_TAG_BITS - KIND_BITS);
 
 /// What a message is about: the top bits of its tag.

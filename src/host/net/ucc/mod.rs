@@ -21,7 +21,7 @@ pub(crate) use abi::{
 };
 pub(crate) use meeting::{Meeting, Step};
 
-use super::run::{Crowd, agreed_size, narrow_tag};
+use super::run::{Crowd, LEAST_TAG_BITS, agreed_size, narrow_tag};
 use super::short_tags::Expected;
 use super::{Ticket, Transport};
 use crate::sys::per_process::PerProcess;
@@ -39,7 +39,7 @@ const PIECE: usize = 8 << 20;
 const CERTAIN: usize = (8 << 10) + super::exchange::HEADER;
 const _: () = assert!(super::p2p::LONGEST_HEADER <= CERTAIN);
 /// Bits of the tag of a message; above them is the mark of a seal.
-const TAG_BITS: u32 = 15;
+const TAG_BITS: u32 = LEAST_TAG_BITS;
 const SEAL: u16 = 1 << TAG_BITS;
 /// How long the end of a transport waits for what is under way, and for UCC's own end.
 const END: Duration = Duration::from_millis(500);
