@@ -127,7 +127,8 @@ const STAGING_MEMORY: Var = Var {
     default: "64M",
     meaning: "The most memory that one communicator of the host tier uses on a machine, on all ranks together, to \
               stage buffers in devices' memory; 0 for none that the driver pins, which is slower. Rank 0's value \
-              holds for all that share memory; between machines the smallest does, as far as steps are at least 64 KiB.",
+              holds for all that share memory; between machines the smallest does, but a rank has never less than 256 KiB \
+              and 16 KiB for every rank of the communicator, whichever is more.",
 };
 const STAGING_THREADS: Var = Var {
     name: "FLAGOSCOMM_STAGING_THREADS",

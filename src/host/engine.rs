@@ -58,6 +58,12 @@ pub(crate) trait Engine: Send + Sync {
     /// them.
     fn await_visitors(&self) {}
 
+    /// Whether a failure has left something behind that may still read and write the operations' buffers: their memory
+    /// must stay, as far as it is ours.
+    fn has_left_behind(&self) -> bool {
+        false
+    }
+
     /// Itself, if it moves data through shared memory, and so can let streams wait for operations whose copies it
     /// plans.
     fn shared_memory(&self) -> Option<&ShmEngine> {

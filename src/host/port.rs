@@ -582,7 +582,13 @@ unsafe fn wait_and_run(
     let (ops, results) = brought.map_err(ended)?;
     batch.ops = ops;
     // SAFETY: the buffers are the caller's, or copies that live on.
-    unsafe { run_batch(runner, &batch)? };
+    if let Err(error) = unsafe { run_batch(runner, &batch) } {
+        if runner.engine.has_left_behind() {
+            // What can't be taken back may still read and write the copies.
+            std::mem::forget(results);
+        }
+        return Err(error);
+    }
     // SAFETY: as above.
     unsafe { results.deliver(mover) }.map_err(ended)
 }

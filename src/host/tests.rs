@@ -1043,3 +1043,25 @@ pub(crate) fn random_operations_with_threads(make: Make) {
         make(ranks).each(|engine| stress(engine, 4242 + u64::from(ranks), rounds));
     }
 }
+
+/// An operation that goes in steps on a device of rank 0, which ends no copy, and on the others: rank 0's error, after
+/// its policy's limit or an abort, which must come soon.
+pub(crate) fn ends_without(world: &World, limit: Duration, aborts: bool) -> Error {
+    let start = Instant::now();
+    let errors = std::thread::scope(|scope| {
+        if aborts {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(30));
+                world.0[0].abort();
+            });
+        }
+        world.each(|engine| {
+            let (mut send, mut recv) = (Buffer::new(900_000), Buffer::new(900_000));
+            let mut sum = op(OpKind::AllReduce, 900_000, DataType::Uint8);
+            (sum.send, sum.recv) = (send.ptr(), recv.ptr());
+            run_with(engine, &sum, &Until::after(limit)).unwrap_err()
+        })
+    });
+    assert!(start.elapsed() < Duration::from_secs(10));
+    errors[0].clone()
+}

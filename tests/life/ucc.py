@@ -246,6 +246,40 @@ def a_connection_of_uccs_that_breaks_is_no_success():
             one.end()
 
 
+@role
+def sums_in_layers(rank, nranks, unique, count):
+    """Two machines of two ranks. The third's connection is to break in the second of two sums."""
+    os.environ["FLAGOSCOMM_HOSTID"] = f"machine-{rank // 2}"
+    comm = f.init(nranks, unique, rank)
+    count = int(count)
+    for factor in (1, 100):
+        if factor == 100 and rank == 2:
+            os.environ["FAKE_UCC_BREAK"] = "9000"
+        data = (ctypes.c_float * count)(*[factor * (rank + 1.0)] * count)
+        code = lib.flagosAllReduce(data, data, count, f.FLOAT32, 0, comm, None)
+        if code == 0 and set(data) != {factor * 10.0}:
+            say("wrong", sorted(set(data)))
+            return
+        say("right" if code == 0 else f"ended {code} {f.text(comm)}")
+    f.destroy(comm)
+
+
+@scenario
+def a_connection_between_leaders_that_breaks_is_no_success():
+    """What a machine's ranks have goes to another in messages that come as a whole, or are sealed: 8000 bytes of each, which
+    would travel with the headers if these could be that long, and more."""
+    for count, broken in ((2_000, False), (40_000, True)):
+        ranks = stand_in().start(4, "sums_in_layers", count, env={"FLAGOSCOMM_COLLECTIVE_TIMEOUT": "0.8"})
+        said = []
+        for one in ranks:
+            one.expect("right")
+            line = one.line(20)
+            said.append(line)
+            check(line == "right" or line.startswith((f"ended {f.TIMEOUT} ", f"ended {f.REMOTE} ")), count, one.name, line)
+            one.end()
+        check(any(line != "right" for line in said) == broken, count, said)
+
+
 @scenario
 def what_ucc_says_of_an_error_is_said():
     """An error of its progress ends the communicator with UCC's words."""

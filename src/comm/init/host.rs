@@ -207,7 +207,7 @@ type Shared = (Segment, OwnedFd);
 fn staging_pool(infos: &[RankInfo], here: &[usize]) -> Option<Shared> {
     let none = infos.iter().all(|i| i.vendor.is_empty() && i.device < 0);
     let bytes = pool_bytes(config::get().staging_memory, here.len() as u32);
-    // Between machines buffers are staged as a whole.
+    // Between machines each rank stages in memory of its own.
     if none || bytes == 0 || here.len() < infos.len() {
         return None;
     }

@@ -173,7 +173,9 @@ impl Layers<'_, '_> {
                     steps.run(
                         &mut &*self,
                         |layers: &mut &Self| {
-                            layers.run.borrow_mut().progress();
+                            let run = &mut layers.run.borrow_mut();
+                            run.progress();
+                            run.look_up()
                         },
                         |layers, part, bytes| layers.at_length(part, bytes, sequence),
                     )

@@ -4,12 +4,12 @@
 //! shown, and each leader shows all of it to its machine. Then all ranks compare: they have read the same headers and
 //! so come to the same verdict, and a disagreement is found before data moves.
 
-use super::Layers;
+use super::{Layers, Topology};
 use crate::error::{Error, Result};
 use crate::host::check::{Fingerprint, mismatch};
 use crate::host::kernels::Scale;
-use crate::host::net::exchange::{Carried, HEADER, Table};
-use crate::host::net::run::Topic;
+use crate::host::net::exchange::{Carried, HEADER, Parts, Table, inline_of};
+use crate::host::net::run::{Run, Topic};
 use crate::host::shm::layer::SHOWN;
 use std::ops::Range;
 
@@ -73,13 +73,33 @@ unsafe fn unpack(
     Ok(at)
 }
 
+/// The most entries that a leader sends another at once.
+pub(super) fn most_together(topology: &Topology) -> usize {
+    let machines = topology.machines();
+    let several = match machines <= DIRECT {
+        true => 1,
+        false => machines / 2,
+    };
+    let entries = |first: usize| -> usize {
+        let machines = (first..first + several).map(|machine| machine % machines);
+        machines
+            .map(|machine| topology.machine(machine).len())
+            .sum()
+    };
+    (0..machines).map(entries).max().unwrap_or(1)
+}
+
 impl Layers<'_, '_> {
     /// The most that a rank's data may be to travel with its header.
     pub(super) fn inline(&self) -> usize {
         let ranks = self.engine.topology.ranks();
-        let table = self.run.borrow().state.table.inline();
+        let (table, certain) = {
+            let table = &self.run.borrow().state.table;
+            (table.inline(), table.certain)
+        };
         let board = (BOARD / ranks).saturating_sub(HEADER);
-        table.min(SHOWN - HEADER).min(board) / 8 * 8
+        let together = inline_of(self.engine.most_together, certain);
+        table.min(SHOWN - HEADER).min(board).min(together) / 8 * 8
     }
 
     /// Gathers the headers of all ranks and compares them; this rank's data was put into the table.
@@ -145,73 +165,130 @@ impl Layers<'_, '_> {
                 "a rank that leads no machine meets leaders",
             ));
         };
+        let inline = self.inline();
         let run = &mut **self.run.borrow_mut();
         let topology = &engine.topology;
         let (own, machines) = (engine.machine, topology.machines());
-        let entry = HEADER + run.state.table.inline();
-        // What has come of the machines from this one on, one after the other.
-        let machine = |distance: usize| topology.machine((own + distance) % machines);
-        let room = topology.ranks() * entry;
-        let area = run.state.pieces.reserve(room)?;
-        // SAFETY: the area has room for the entries of all ranks.
-        let mut end =
-            unsafe { pack(&mut run.state.table, machine(0).iter().copied(), area, room)? };
+        let parts = Parts::new(inline, run.state.table.certain);
+        // The ranks of the machines from this one on, and where each machine begins among them.
+        let mut order = Vec::with_capacity(topology.ranks());
+        let mut begins = Vec::with_capacity(machines + 1);
+        for distance in 0..machines {
+            begins.push(order.len());
+            order.extend(topology.machine((own + distance) % machines));
+        }
+        begins.push(order.len());
+        let area = run.state.pieces.reserve(order.len() * parts.stride)?;
         run.turn_to(leaders);
         if machines <= DIRECT {
             let about = (Topic::Headers, sequence << 8);
-            let mut places = Vec::with_capacity(machines);
-            let mut at = end;
             for distance in 1..machines {
-                let bytes = machine(distance).len() * entry;
-                places.push(at..at + bytes);
-                at += bytes;
+                let theirs = begins[distance]..begins[distance + 1];
+                // SAFETY: the area has room for the entries of all ranks in this order, which nobody else touches.
+                unsafe {
+                    run.expect_entries((own + distance) % machines, about, theirs, area, parts)
+                };
             }
-            let area = run.state.pieces.reserve(room.max(at))?;
-            // SAFETY: as above, again as the area may be another one.
-            unsafe { pack(&mut run.state.table, machine(0).iter().copied(), area, room)? };
-            for (distance, place) in (1..machines).zip(&places) {
-                let from = (own + distance) % machines;
-                let to = area.wrapping_add(place.start);
-                // SAFETY: a place for the entries of that machine's ranks, of which the area has one for each;
-                // the own entries stay as they are.
-                unsafe { run.recv(from, about, to, place.len(), 0) };
-            }
-            for distance in 1..machines {
-                let to = (own + distance) % machines;
-                // SAFETY: as above.
-                unsafe { run.send(to, about, area, end, 0) };
+            let ours = &order[..begins[1]];
+            for part in parts.of(ours.len()) {
+                // SAFETY: as above; the own entries are the first, and stay as they are until they are sent.
+                let (from, bytes) = unsafe { run.pack_entries(ours, &part, area, parts)? };
+                for distance in 1..machines {
+                    // SAFETY: as above.
+                    unsafe { run.send((own + distance) % machines, about, from, bytes, 0) };
+                }
             }
             run.wait_for_all()?;
-            for (distance, place) in (1..machines).zip(places) {
-                let ranks = machine(distance).iter().copied();
-                // SAFETY: what has come there; `unpack` believes no header that is none.
-                unsafe { unpack(&mut run.state.table, ranks, area, place)? };
+            for distance in 1..machines {
+                let theirs = begins[distance]..begins[distance + 1];
+                // SAFETY: what has come there.
+                unsafe { run.take_entries(&order, theirs, area, parts)? };
             }
             return Ok(());
         }
         let mut have = 1;
-        // Where the entries of each machine end.
-        let mut ends = vec![end];
         let mut step = 0;
         while have < machines {
             let count = have.min(machines - have);
             let about = (Topic::Headers, sequence << 8 | step);
             let (from, to) = ((own + have) % machines, (own + machines - have) % machines);
-            // SAFETY: what has come stays as it is; the rest of the area has room for the other machines'
-            // entries, which nobody else touches.
+            let theirs = begins[have]..begins[have + count];
+            let ours = &order[..begins[count]];
+            // SAFETY: as above; what is sent is before what comes, as it is of no more machines than are there.
             unsafe {
-                run.recv(from, about, area.add(end), room - end, 0);
-                run.send(to, about, area, ends[count - 1], 0);
+                run.expect_entries(from, about, theirs.clone(), area, parts);
+                for part in parts.of(ours.len()) {
+                    let (entries, bytes) = run.pack_entries(ours, &part, area, parts)?;
+                    run.send(to, about, entries, bytes, 0);
+                }
             }
             run.wait_for_all()?;
-            for distance in have..have + count {
-                let ranks = machine(distance).iter().copied();
-                // SAFETY: as above.
-                end = unsafe { unpack(&mut run.state.table, ranks, area, end..room)? };
-                ends.push(end);
-            }
+            // SAFETY: what has come there.
+            unsafe { run.take_entries(&order, theirs, area, parts)? };
             have += count;
             step += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Entries in an area in which each has room for the longest, by its number; those of one message follow each other
+/// from the place of the first on.
+impl Run<'_> {
+    /// Begins to receive entries with these numbers from a rank.
+    ///
+    /// # Safety
+    /// The area has room for them, and nobody touches it until all requests are done.
+    unsafe fn expect_entries(
+        &mut self,
+        from: usize,
+        about: (Topic, u64),
+        numbers: Range<usize>,
+        area: *mut u8,
+        parts: Parts,
+    ) {
+        for part in parts.of(numbers.len()) {
+            let to = area.wrapping_add((numbers.start + part.start) * parts.stride);
+            // SAFETY: handed down from the caller.
+            unsafe { self.recv(from, about, to, part.len() * parts.stride, 0) };
+        }
+    }
+
+    /// Puts some of the first entries in the order of these ranks into their place; where they are, and their bytes.
+    ///
+    /// # Safety
+    /// The area has room for them, and nobody else uses it.
+    unsafe fn pack_entries(
+        &mut self,
+        order: &[usize],
+        part: &Range<usize>,
+        area: *mut u8,
+        parts: Parts,
+    ) -> Result<(*const u8, usize)> {
+        let to = area.wrapping_add(part.start * parts.stride);
+        let ranks = order[part.clone()].iter().copied();
+        // SAFETY: handed down from the caller.
+        let bytes = unsafe { pack(&mut self.state.table, ranks, to, part.len() * parts.stride)? };
+        Ok((to, bytes))
+    }
+
+    /// Takes the entries with these numbers, in the order of these ranks, which have come.
+    ///
+    /// # Safety
+    /// As [`Run::expect_entries`], and all requests are done.
+    unsafe fn take_entries(
+        &mut self,
+        order: &[usize],
+        numbers: Range<usize>,
+        area: *mut u8,
+        parts: Parts,
+    ) -> Result<()> {
+        for part in parts.of(numbers.len()) {
+            let part = numbers.start + part.start..numbers.start + part.end;
+            let ranks = order[part.clone()].iter().copied();
+            let place = part.start * parts.stride..part.end * parts.stride;
+            // SAFETY: handed down from the caller; `unpack` believes no header that is none.
+            unsafe { unpack(&mut self.state.table, ranks, area, place)? };
         }
         Ok(())
     }

@@ -54,6 +54,8 @@ pub(crate) struct LayeredEngine {
     /// The ranks of this rank's place, if every machine has as many.
     rail: Option<Arc<Group>>,
     block: usize,
+    /// The most headers of ranks that a leader sends another at once.
+    most_together: usize,
 }
 
 impl LayeredEngine {
@@ -89,6 +91,7 @@ impl LayeredEngine {
             rank,
             machine,
             place,
+            most_together: meeting::most_together(&topology),
             topology,
             block: BLOCK,
         })
@@ -198,6 +201,10 @@ impl Engine for LayeredEngine {
 
     fn key(&self) -> String {
         format!("{}+{}", self.near.key(), self.far.key())
+    }
+
+    fn has_left_behind(&self) -> bool {
+        self.far.has_left_behind()
     }
 
     unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {

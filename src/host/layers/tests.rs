@@ -1,6 +1,7 @@
 //! The layers with threads as ranks: "machines" that share a segment each, and messages that come late and in any
 //! order between them.
 
+use super::transfers::Then;
 use super::*;
 use crate::error::Code;
 use crate::host::kernels::tests::{Random, scales_of};
@@ -61,12 +62,16 @@ fn waits_inside_a_machine_spin_only_if_all_have_cores() {
 }
 
 fn layered(machine_of: &[usize], block: usize) -> (World, Arc<Mutex<Wires>>) {
-    let ranks = machine_of.len();
-    let wires = wires(ranks as u32);
-    let fars = (0..ranks).map(|rank| over_wires(&wires, rank)).collect();
+    let wires = wires(machine_of.len() as u32);
+    (layered_over(machine_of, &wires, block), wires)
+}
+
+fn layered_over(machine_of: &[usize], wires: &Arc<Mutex<Wires>>, block: usize) -> World {
+    let ranks = 0..machine_of.len();
+    let fars = ranks.map(|rank| over_wires(wires, rank)).collect();
     let engines = over(machine_of, fars, block);
     let engines = engines.into_iter().map(|engine| engine as Arc<dyn Engine>);
-    (World(engines.collect(), |_| false), wires)
+    World(engines.collect(), |_| false)
 }
 
 /// Ranks on machines of several sizes, neighbours or not.
@@ -139,6 +144,24 @@ fn matrix_of_nine_to_eleven_machines() {
     for machines in 9..12 {
         let machine_of: Vec<usize> = (0..machines + 3).map(|rank| rank % machines).collect();
         matrix_of(&layered(&machine_of, SMALL_BLOCK).0, &[0, 1, 301]);
+    }
+}
+
+/// What a leader sends of its machine is no longer than what comes as a whole, and neither is what several machines' are.
+#[test]
+fn headers_of_machines_are_no_longer_than_what_comes_as_a_whole() {
+    let eleven: Vec<usize> = (0..15).map(|rank| rank % 11).collect();
+    for (machine_of, certain) in [
+        (&[0, 0, 1, 1][..], 8216),
+        (&[0, 0, 0, 1, 1], 60),
+        (&[0, 1, 0, 0, 0], 24),
+        (&eleven, 1000),
+        (&eleven, 60),
+    ] {
+        let wires = wires(machine_of.len() as u32);
+        lock(&wires).certain = Some(certain);
+        let world = layered_over(machine_of, &wires, SMALL_BLOCK);
+        matrix_of(&world, &[0, 1, 1021]);
     }
 }
 
@@ -391,6 +414,18 @@ fn waits_for_neighbours_move_messages_on() {
     }
 }
 
+/// However much moves, it is asked now and then whether the group may go on; and whoever has nothing to do pauses.
+#[test]
+fn what_moves_all_the_time_is_looked_at_now_and_then() {
+    let mut turns = transfers::Turns::default();
+    let thens: Vec<Then> = (0..1000).map(|_| turns.after(true, true)).collect();
+    let looks = thens.iter().filter(|then| **then == Then::Look).count();
+    assert!((20..200).contains(&looks), "{looks}");
+    assert!(!thens.contains(&Then::Pause));
+    assert_eq!(turns.after(false, false), Then::Pause);
+    assert_eq!(turns.after(false, true), Then::Go);
+}
+
 /// A connection that is cut between two machines ends the operation on all ranks of both.
 #[test]
 fn a_lost_connection_ends_the_wait_of_all_ranks_of_a_machine() {
@@ -501,6 +536,22 @@ mod devices {
     fn matrix_with_devices_and_hosts_in_one_communicator() {
         let world = with_devices(&[0, 1, 0], |rank| rank != 1);
         matrix_of(&world, &[1, 20_001]);
+    }
+
+    /// The deadline and an abort are looked at while a device's copies don't end.
+    #[test]
+    fn a_copy_that_does_not_end_does_not_keep_its_rank() {
+        for aborts in [false, true] {
+            let world = with_devices(&[0, 0, 1], |rank| rank != 0);
+            let stuck = Arc::new(LateMover::default());
+            stuck.stuck.store(true, Ordering::Release);
+            world.0[0].set_mover(Arc::clone(&stuck) as Arc<dyn Mover>);
+            let limit = Duration::from_millis(if aborts { 3000 } else { 50 });
+            let error = crate::host::tests::ends_without(&world, limit, aborts);
+            let code = if aborts { Code::Aborted } else { Code::Timeout };
+            assert_eq!(error.code(), code, "{error}");
+            assert!(lock(&stuck.begun).is_empty(), "copies go on");
+        }
     }
 
     #[test]

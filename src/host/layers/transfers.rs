@@ -9,6 +9,37 @@ use crate::host::local::{move_own, own_transfers};
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::host::shm::p2p::Transfers;
 
+/// What comes after a turn in which transfers of both kinds have been tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    Go,
+    /// It is asked whether the group may go on.
+    Look,
+    Pause,
+}
+
+/// Turns in which something has moved.
+#[derive(Default)]
+pub(super) struct Turns(u32);
+
+impl Turns {
+    /// So many, and it is asked whether the group may go on.
+    const MOST: u32 = 16;
+
+    /// After one in which transfers have moved or not, and something that these may wait for or not.
+    pub(super) fn after(&mut self, moved: bool, progressed: bool) -> Then {
+        self.0 = if moved { self.0 + 1 } else { 0 };
+        match (moved, progressed) {
+            (true, _) if self.0 == Turns::MOST => {
+                self.0 = 0;
+                Then::Look
+            }
+            (false, false) => Then::Pause,
+            _ => Then::Go,
+        }
+    }
+}
+
 impl LayeredEngine {
     /// Whether messages with a rank go through shared memory.
     fn is_near(&self, peer: usize) -> bool {
@@ -102,18 +133,27 @@ impl Layers<'_, '_> {
         let mut near = Transfers::new(shm, near);
         // SAFETY: handed down from the caller.
         let mut far = unsafe { run.begin_transfers(far)? };
+        let mut turns = Turns::default();
         loop {
             // SAFETY: handed down from the caller.
-            let moved = unsafe { run.advance_transfers(&mut far) | shm.advance(&mut near, false) };
+            let moved = unsafe { run.advance_transfers(&mut far)? | shm.advance(&mut near, false) };
             if far.are_over() && near.are_over() {
                 break;
             }
-            if !moved && !run.progress() {
-                shm.check_failure()?;
-                let peers = near.peers();
-                let ranks = peers.iter().map(|place| here[*place as usize] as u32);
-                run.also_waits_for(ranks.collect());
-                run.pause()?;
+            // Messages move on, too, while shared memory has something to do all the time.
+            match turns.after(moved, run.progress()) {
+                Then::Go => {}
+                Then::Look => {
+                    shm.check_failure()?;
+                    run.look_up()?;
+                }
+                Then::Pause => {
+                    shm.check_failure()?;
+                    let peers = near.peers();
+                    let ranks = peers.iter().map(|place| here[*place as usize] as u32);
+                    run.also_waits_for(ranks.collect());
+                    run.pause()?;
+                }
             }
         }
         run.also_waits_for(Vec::new());

@@ -139,6 +139,7 @@ impl Run<'_> {
                 self,
                 |run| {
                     run.progress();
+                    run.look_up()
                 },
                 |run, part, bytes| run.at_length(part, bytes, sequence),
             )

@@ -6,6 +6,7 @@ use super::run::{Area, Run, Topic};
 use crate::error::{Code, Error, Result};
 use crate::host::check::{Fingerprint, mismatch};
 use crate::types::{DataType, OpKind, RedOp};
+use std::ops::Range;
 
 /// What all ranks' small data may come to.
 const GATHERED: usize = 64 << 10;
@@ -59,11 +60,46 @@ impl Carried {
     }
 }
 
+/// How entries are cut into messages of which each comes as a whole or not at all. Where each begins and ends both
+/// sides know, by the number of entries; how many bytes the entries have only their sender does.
+#[derive(Clone, Copy)]
+pub(in crate::host) struct Parts {
+    /// The most bytes of an entry, and how many entries a message has.
+    pub stride: usize,
+    entries: usize,
+}
+
+impl Parts {
+    /// For entries with so many bytes of data at most, in messages that are no longer than `certain`.
+    pub(in crate::host) fn new(inline: usize, certain: usize) -> Parts {
+        let stride = HEADER + inline;
+        Parts {
+            stride,
+            entries: (certain / stride).max(1),
+        }
+    }
+
+    /// The entries of each message in which so many go.
+    pub(in crate::host) fn of(self, count: usize) -> impl Iterator<Item = Range<usize>> {
+        (0..count)
+            .step_by(self.entries)
+            .map(move |start| start..start + self.entries.min(count - start))
+    }
+}
+
+/// The most that an entry's data may be for so many entries to go in one message of at most `certain` bytes. If not
+/// even their headers can, it is nothing.
+pub(in crate::host) fn inline_of(entries: usize, certain: usize) -> usize {
+    (certain / entries).saturating_sub(HEADER) / 8 * 8
+}
+
 /// The headers of one collective.
 pub(in crate::host) struct Table {
     ranks: usize,
     /// See [`Table::inline`].
     inline: usize,
+    /// The longest message that may be sent at the begin of a collective.
+    pub(in crate::host) certain: usize,
     entries: Area,
     packed: Area,
     unpacked: Area,
@@ -72,7 +108,7 @@ pub(in crate::host) struct Table {
 }
 
 impl Table {
-    /// `certain`: the longest message that may be sent at the begin of a collective.
+    /// `certain` as in the field.
     pub(in crate::host) fn new(ranks: usize, certain: usize) -> Result<Table> {
         let most = match ranks {
             2 => INLINE_OF_TWO,
@@ -82,10 +118,10 @@ impl Table {
             true => 1,
             false => ranks.div_ceil(2),
         };
-        let inline = most.min((certain / entries).saturating_sub(HEADER));
         let mut table = Table {
             ranks,
-            inline: inline / 8 * 8,
+            inline: (most / 8 * 8).min(inline_of(entries, certain)),
+            certain,
             entries: Area::default(),
             packed: Area::default(),
             unpacked: Area::default(),
@@ -170,11 +206,13 @@ impl Table {
         unsafe { self.entry(rank).cast::<[u64; 3]>().write(words) };
     }
 
-    /// Puts the entries of `count` ranks from `first` on one after the other; the bytes.
-    fn pack(&mut self, first: usize, count: usize) -> Result<usize> {
-        let mut at = 0;
-        for rank in first..first + count {
-            let rank = rank % self.ranks;
+    /// Puts the entries of one message of those from rank `first` on where it is sent from: one after the other; the
+    /// bytes.
+    fn pack(&mut self, first: usize, part: &Range<usize>) -> Result<usize> {
+        let start = part.start * self.stride();
+        let mut at = start;
+        for number in part.clone() {
+            let rank = (first + number) % self.ranks;
             let bytes = self.bytes(rank)?;
             let (from, to) = (self.entry(rank), self.packed.start());
             // SAFETY: an entry has room for its bytes, and there are at most half as many entries, rounded
@@ -182,14 +220,14 @@ impl Table {
             unsafe { std::ptr::copy_nonoverlapping(from, to.add(at), bytes) };
             at += bytes;
         }
-        Ok(at)
+        Ok(at - start)
     }
 
     /// The reverse of `pack`, from what came.
-    fn unpack(&mut self, first: usize, count: usize) -> Result<()> {
-        let mut at = 0;
-        for rank in first..first + count {
-            let rank = rank % self.ranks;
+    fn unpack(&mut self, first: usize, part: &Range<usize>) -> Result<()> {
+        let mut at = part.start * self.stride();
+        for number in part.clone() {
+            let rank = (first + number) % self.ranks;
             let (to, stride) = (self.entry(rank), self.stride());
             let from = self.unpacked.start().wrapping_add(at);
             debug_assert!(at + stride <= self.ranks.div_ceil(2) * stride);
@@ -291,23 +329,29 @@ impl Run<'_> {
 
     fn gather_in_steps(&mut self, sequence: u64) -> Result<()> {
         let (rank, ranks) = (self.rank(), self.ranks());
+        let parts = Parts::new(self.state.table.inline(), self.state.table.certain);
         let mut have = 1;
         let mut step = 0;
         while have < ranks {
             let count = have.min(ranks - have);
-            let bytes = self.state.table.pack(rank, count)?;
             let about = (Topic::Headers, (sequence << 8) | step);
-            let room = count * self.state.table.stride();
-            let to = self.state.table.unpacked.start();
-            let from = self.state.table.packed.start();
-            // SAFETY: both areas have room for half of the ranks' entries, rounded up, and are left alone
-            // until both requests are done.
-            unsafe {
-                self.recv((rank + have) % ranks, about, to, room, 0);
-                self.send((rank + ranks - have) % ranks, about, from, bytes, 0);
+            for part in parts.of(count) {
+                let at = part.start * parts.stride;
+                let bytes = self.state.table.pack(rank, &part)?;
+                let to = self.state.table.unpacked.start().wrapping_add(at);
+                let from = self.state.table.packed.start().wrapping_add(at);
+                let room = part.len() * parts.stride;
+                // SAFETY: both areas have room for half of the ranks' entries, rounded up, of which each message
+                // has its own, and are left alone until all requests are done.
+                unsafe {
+                    self.recv((rank + have) % ranks, about, to, room, 0);
+                    self.send((rank + ranks - have) % ranks, about, from, bytes, 0);
+                }
             }
             self.wait_for_all()?;
-            self.state.table.unpack(rank + have, count)?;
+            for part in parts.of(count) {
+                self.state.table.unpack(rank + have, &part)?;
+            }
             have += count;
             step += 1;
         }

@@ -52,8 +52,8 @@ pub(crate) trait Transport: Send {
     /// What stands for it in `FLAGOSCOMM_HOST_ENGINE`.
     fn key(&self) -> &'static str;
 
-    /// The longest message that comes as a whole or not at all, whatever becomes of its sender. With longer ones the
-    /// transport needs both sides to know the size.
+    /// The longest message that comes as a whole or not at all, whatever becomes of its sender. What may be longer, or
+    /// is expected in a place that is longer, has to be of a topic of which both sides know the size.
     fn certain(&self) -> usize {
         usize::MAX
     }
@@ -102,8 +102,8 @@ pub(crate) trait Transport: Send {
     /// Why nothing will come from a rank any more, if that is known.
     fn lost(&self, rank: usize) -> Option<String>;
 
-    /// Ends everything: afterwards nothing of the tickets' memory is touched any more. How many tickets
-    /// could not be ended. Nothing else is asked of the transport from then on.
+    /// Ends everything: afterwards nothing of the messages' memory is touched any more, those included that have
+    /// failed. How many messages could not be ended. Nothing else is asked of the transport from then on.
     fn give_up(&mut self, tickets: &[Ticket]) -> usize;
 
     /// The engine goes, in order or after a failure: nothing is asked of the transport but that it goes, too.
@@ -226,6 +226,8 @@ pub(in crate::host) struct Shared {
     /// Whether there is a failure or an abort, without a lock.
     ended: AtomicBool,
     aborted: AtomicBool,
+    /// Messages could not be taken back: what they use may still be used.
+    left_behind: AtomicBool,
     failure: Mutex<Option<Error>>,
 }
 
@@ -304,6 +306,7 @@ impl NetEngine {
             leaves: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
+            left_behind: AtomicBool::new(false),
             failure: Mutex::new(None),
         });
         let served = Arc::clone(&shared);
@@ -420,6 +423,10 @@ impl Engine for NetEngine {
 
     fn key(&self) -> String {
         self.shared.key.to_owned()
+    }
+
+    fn has_left_behind(&self) -> bool {
+        self.shared.left_behind.load(Ordering::Acquire)
     }
 
     unsafe fn collective(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {

@@ -1,22 +1,25 @@
 //! Sends and receives over messages.
 //!
 //! A message starts with a header that tells its count and data type; the receiver compares them with its
-//! own. A small message travels with its header, and the send is complete when it is on its way (in a group,
-//! when it has arrived): of a mismatch the receiver's error tells. A large one waits until the receiver has answered that it expects
+//! own. A small message travels with its header, and the send is complete when the transport has it, also in a
+//! group: of a mismatch the receiver's error tells. A large one waits until the receiver has answered that it expects
 //! just that, or refused it, so that both sides learn of a mismatch and no data comes before there is a place
 //! for it.
 
-use super::run::{Area, Run, Topic};
+use super::run::{Area, NUMBERS, Run, Topic};
 use crate::error::Result;
 use crate::host::kernels::copy;
 use crate::host::local::{dtype_name, message_mismatch, move_own, own_transfers};
 use crate::host::op::HostOp;
 use crate::types::{DataType, OpKind};
+use std::collections::VecDeque;
 
 /// Largest message that travels with its header.
 const SMALL: usize = 8 << 10;
 /// Count, data type, and whether data follows later or, in an answer, is welcome; 8 bytes each.
 const HEADER: usize = 24;
+/// The longest message whose size only its sender knows.
+pub(super) const LONGEST_HEADER: usize = HEADER + SMALL;
 
 /// What a side of a message says.
 #[derive(Clone, Copy)]
@@ -61,6 +64,7 @@ enum Step {
 
 struct Transfer {
     peer: usize,
+    sends: bool,
     buffer: *mut u8,
     count: usize,
     dtype: DataType,
@@ -72,13 +76,22 @@ struct Transfer {
     step: Step,
 }
 
+/// Sends to, or receives from, one rank that wait for earlier ones to end: what is under way at once must differ in the
+/// last digits of its number, which is what the shortest tags keep of it.
+struct Queue<'o> {
+    peer: usize,
+    sends: bool,
+    ops: VecDeque<&'o HostOp>,
+}
+
 /// Transfers that are under way together.
-pub(in crate::host) struct Transfers {
+pub(in crate::host) struct Transfers<'o> {
     all: Vec<Transfer>,
+    queues: Vec<Queue<'o>>,
     result: Result<()>,
 }
 
-impl Transfers {
+impl Transfers<'_> {
     /// Whether none waits for an answer or data.
     pub(in crate::host) fn are_over(&self) -> bool {
         self.all.is_empty()
@@ -132,7 +145,7 @@ impl Run<'_> {
         let mut transfers = unsafe { self.begin_transfers(ops)? };
         while !transfers.all.is_empty() {
             // SAFETY: handed down from the caller.
-            let moved = unsafe { self.advance_transfers(&mut transfers) };
+            let moved = unsafe { self.advance_transfers(&mut transfers)? };
             if !moved && !transfers.all.is_empty() && !self.progress() {
                 self.pause()?;
             }
@@ -144,27 +157,87 @@ impl Run<'_> {
     ///
     /// # Safety
     /// As `Engine::run_group`, until the run is over.
-    pub(in crate::host) unsafe fn begin_transfers(&mut self, ops: &[&HostOp]) -> Result<Transfers> {
-        let mut all = Vec::with_capacity(ops.len());
+    pub(in crate::host) unsafe fn begin_transfers<'o>(
+        &mut self,
+        ops: &[&'o HostOp],
+    ) -> Result<Transfers<'o>> {
+        let mut transfers = Transfers {
+            all: Vec::with_capacity(ops.len().min(2 * NUMBERS)),
+            queues: Vec::new(),
+            result: Ok(()),
+        };
+        let few = ops.len() <= NUMBERS;
         for op in ops {
-            // SAFETY: handed down from the caller.
-            match unsafe { self.begin_transfer(op) } {
-                Ok(transfer) => all.push(transfer),
-                Err(error) => return Err(self.fatal(error)),
+            if few {
+                // SAFETY: handed down from the caller.
+                let begun = unsafe { self.begin_transfer(op) };
+                transfers
+                    .all
+                    .push(begun.map_err(|error| self.fatal(error))?);
+                continue;
+            }
+            let (peer, sends) = (op.root as usize, op.kind == OpKind::Send);
+            let queues = &mut transfers.queues;
+            let known = queues
+                .iter()
+                .position(|q| (q.peer, q.sends) == (peer, sends));
+            let at = known.unwrap_or_else(|| {
+                queues.push(Queue {
+                    peer,
+                    sends,
+                    ops: VecDeque::new(),
+                });
+                queues.len() - 1
+            });
+            queues[at].ops.push_back(op);
+        }
+        // SAFETY: handed down from the caller.
+        unsafe { self.begin_queued(&mut transfers)? };
+        Ok(transfers)
+    }
+
+    /// Begins what may be under way beside the others. Both sides of the first message that is not over on either have
+    /// begun it, so that there is always one that moves on.
+    ///
+    /// # Safety
+    /// As [`Run::begin_transfers`].
+    unsafe fn begin_queued(&mut self, transfers: &mut Transfers<'_>) -> Result<()> {
+        let Transfers { all, queues, .. } = transfers;
+        for queue in queues.iter_mut() {
+            let same = |of: &&Transfer| (of.peer, of.sends) == (queue.peer, queue.sends);
+            let first = all.iter().filter(same).map(|of| of.number).min();
+            let begun = match queue.sends {
+                true => self.state.sent[queue.peer],
+                false => self.state.received[queue.peer],
+            };
+            let first = first.unwrap_or(begun + 1);
+            for number in begun + 1..first + NUMBERS as u64 {
+                let Some(op) = queue.ops.pop_front() else {
+                    break;
+                };
+                // SAFETY: handed down from the caller.
+                let transfer = unsafe { self.begin_transfer(op) };
+                all.push(transfer.map_err(|error| self.fatal(error))?);
+                debug_assert_eq!(all.last().map(|of| of.number), Some(number));
             }
         }
-        Ok(Transfers {
-            all,
-            result: Ok(()),
-        })
+        queues.retain(|queue| !queue.ops.is_empty());
+        Ok(())
     }
 
     /// Takes the next steps of transfers, where what they wait for has come; whether there were any.
     ///
     /// # Safety
     /// As `Engine::run_group`, for all of them.
-    pub(in crate::host) unsafe fn advance_transfers(&mut self, transfers: &mut Transfers) -> bool {
-        let Transfers { all, result } = transfers;
+    pub(in crate::host) unsafe fn advance_transfers(
+        &mut self,
+        transfers: &mut Transfers<'_>,
+    ) -> Result<bool> {
+        let Transfers {
+            all,
+            queues,
+            result,
+        } = transfers;
         let mut moved = false;
         for transfer in all.iter_mut() {
             // SAFETY: handed down from the caller.
@@ -176,11 +249,15 @@ impl Run<'_> {
             }
         }
         all.retain(|transfer| !matches!(transfer.step, Step::Over));
-        moved
+        if moved && !queues.is_empty() {
+            // SAFETY: handed down from the caller.
+            unsafe { self.begin_queued(transfers)? };
+        }
+        Ok(moved)
     }
 
     /// Waits for what transfers have sent that wait for nothing any more; the first error of any.
-    pub(in crate::host) fn end_transfers(&mut self, transfers: Transfers) -> Result<()> {
+    pub(in crate::host) fn end_transfers(&mut self, transfers: Transfers<'_>) -> Result<()> {
         self.wait_for_all()?;
         transfers.result
     }
@@ -206,6 +283,7 @@ impl Run<'_> {
         let number = *counter;
         let mut transfer = Transfer {
             peer,
+            sends,
             buffer: if sends { op.send.cast_mut() } else { op.recv },
             count: op.count,
             dtype: op.dtype,
@@ -215,14 +293,14 @@ impl Run<'_> {
             step: Step::Over,
         };
         if !sends {
-            transfer.heard = self.buffer(HEADER + SMALL)?;
+            transfer.heard = self.buffer(LONGEST_HEADER)?;
             // SAFETY: the buffer is this run's.
             let id = unsafe {
                 self.recv(
                     peer,
                     (Topic::Message, number),
                     transfer.heard,
-                    HEADER + SMALL,
+                    LONGEST_HEADER,
                     0,
                 )
             };

@@ -7,6 +7,7 @@ use crate::sys::futex;
 use crate::words::counted;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a wait looks before it sleeps, if every rank can have a core of its own and if not.
@@ -36,6 +37,9 @@ const TOPIC_SHIFT: u32 = 60;
 const KIND_SHIFT: u32 = 58;
 const KIND_BITS: u32 = 5;
 const _: () = assert!(crate::host::check::MAX_ENGINE_RANKS <= 1 << (KIND_SHIFT - 48));
+/// The shortest tags that a library may have, and how many numbers in a row these tell apart.
+pub(super) const LEAST_TAG_BITS: u32 = 15;
+pub(super) const NUMBERS: usize = 1 << (LEAST_TAG_BITS - KIND_BITS);
 
 /// What a message is about: the top bits of its tag.
 #[derive(Clone, Copy)]
@@ -52,11 +56,11 @@ pub(in crate::host) enum Topic {
     Payload = 5,
 }
 
-/// A tag for a library whose tags have so many bits, at least 15, and which tells senders apart by itself. What is
-/// left out of the number matters only for what is under way at once between two ranks: collectives, their
-/// streams and the headers of messages are sent in the order in which they are received, and answers and
-/// payloads come only after somebody waits for them, so that whoever receives sees two that would be taken for
-/// one another.
+/// A tag for a library whose tags have so many bits, at least [`LEAST_TAG_BITS`], and which tells senders apart by
+/// itself. What is left out of the number matters only for what is under way at once between two ranks: collectives and
+/// their streams are sent in the order in which they are received, and of the messages between two ranks no more are
+/// under way at once than have different numbers here; so whoever receives would see two that could be taken for one
+/// another.
 pub(super) fn narrow_tag(tag: u64, bits: u32) -> i32 {
     let low = bits.min(31) - KIND_BITS;
     let (kind, number) = (tag >> KIND_SHIFT, tag & ((1 << low) - 1));
@@ -425,6 +429,21 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Asks now and then whether the run may go on, while it waits for no rank.
+    pub(in crate::host) fn look_up(&mut self) -> Result<()> {
+        if let Err(error) = self.engine.check_failure() {
+            self.give_up();
+            return Err(error);
+        }
+        let now = Instant::now();
+        if now - *self.checked.get_or_insert(now) < SLICE {
+            return Ok(());
+        }
+        self.checked = Some(now);
+        let checked = self.policy.check(&Vec::new);
+        checked.map_err(|error| self.fatal(error))
+    }
+
     /// Ends the run and the engine: the requests are given up, and the other ranks hear of it.
     pub(in crate::host) fn fatal(&mut self, error: Error) -> Error {
         self.engine.poison(&error);
@@ -446,6 +465,7 @@ impl<'a> Run<'a> {
         }
         let left = self.state.transport.give_up(&tickets);
         if left > 0 {
+            self.engine.left_behind.store(true, Ordering::Release);
             // Our own memory at least stays where it is.
             std::mem::forget(std::mem::take(&mut self.buffers));
             std::mem::forget(std::mem::take(&mut self.copies));

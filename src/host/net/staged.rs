@@ -58,6 +58,11 @@ impl Stage {
         }
     }
 
+    /// Bytes that the largest operation among so many ranks needs.
+    fn room(&self, ranks: usize) -> usize {
+        2 * DEPTH * ((1usize << self.step).max(ranks * LEAST) + PAGE)
+    }
+
     /// Gives it the way to the device's memory.
     pub(in crate::host) fn set_mover(&self, mover: Arc<dyn Mover>) {
         *lock(&self.mover) = Some(mover);
@@ -272,26 +277,27 @@ impl<'o> Steps<'o> {
         }
     }
 
-    fn finish(&self, side: &Side, step: usize, idle: &mut dyn FnMut()) -> Result<()> {
+    /// Waits for a step's copies, as long as `idle` lets it.
+    fn finish(&self, side: &Side, step: usize, idle: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let Some(mover) = self.mover.as_ref().filter(|_| side.on_device) else {
             return Ok(());
         };
         while !mover.is_done(side.way, step % DEPTH)? {
-            idle();
+            idle()?;
             futex::yield_now();
         }
         Ok(())
     }
 
     /// Runs them all: `each` moves the data of one between the ranks, on memory of the host, and `idle` is done while
-    /// the device copies.
+    /// the device copies; an error of its ends that.
     ///
     /// # Safety
     /// As `Engine::run`.
     pub(in crate::host) unsafe fn run<T: ?Sized>(
         &self,
         with: &mut T,
-        idle: impl Fn(&mut T),
+        idle: impl Fn(&mut T) -> Result<()>,
         each: impl FnMut(&mut T, &HostOp, usize) -> Result<()>,
     ) -> Result<()> {
         // SAFETY: handed down from the caller.
@@ -309,7 +315,7 @@ impl<'o> Steps<'o> {
     unsafe fn run_all<T: ?Sized>(
         &self,
         with: &mut T,
-        idle: impl Fn(&mut T),
+        idle: impl Fn(&mut T) -> Result<()>,
         mut each: impl FnMut(&mut T, &HostOp, usize) -> Result<()>,
     ) -> Result<()> {
         let steps = self.block.div_ceil(self.part);
@@ -352,8 +358,7 @@ impl Run<'_> {
         }
         let stage = &self.engine.stage;
         // As much as any operation needs: what a mover was told of stays where it is.
-        let side = (1usize << stage.step).max(self.engine.ranks * LEAST) + PAGE;
-        let start = self.state.room.start(2 * DEPTH * side)?;
+        let start = self.state.room.start(stage.room(self.engine.ranks))?;
         if bytes > self.state.room.bytes() {
             return Err(Error::internal("a step has no room"));
         }
@@ -393,5 +398,26 @@ impl Room {
 
     fn bytes(&self) -> usize {
         self.memory.len().saturating_sub(PAGE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the variable that limits it says.
+    #[test]
+    fn staging_keeps_to_its_limit_as_far_as_is_said() {
+        const ROUNDING: usize = 2 * DEPTH * PAGE;
+        for limit in [0, 1 << 20, 3_000_001, 64 << 20, 1 << 40] {
+            for ranks in [2, 9, 16, 17, 1024] {
+                let least = (256 << 10).max(ranks * (16 << 10));
+                let room = Stage::new(limit).room(ranks);
+                assert!(
+                    room <= limit.max(least) + ROUNDING,
+                    "{limit} {ranks}: {room}"
+                );
+            }
+        }
     }
 }

@@ -7,8 +7,8 @@ use super::ucx::Ucx;
 use super::*;
 use crate::host::kernels::tests::Random;
 use crate::host::tests::{
-    Buffer, Until, World, engine_tests, matrix, op, pattern, reductions_of_size, run, run_with,
-    transfer,
+    Buffer, Until, World, engine_tests, matrix, matrix_of, op, pattern, reductions_of_size, run,
+    run_with, transfer,
 };
 use crate::types::{DataType, OpKind};
 use std::collections::{HashMap, VecDeque};
@@ -46,6 +46,8 @@ pub(in crate::host) struct Wires {
     sends: Vec<usize>,
     /// What a call of progress takes.
     slowness: Duration,
+    /// The longest message that a collective may begin with, if there is one.
+    pub(in crate::host) certain: Option<usize>,
     random: u64,
 }
 
@@ -76,6 +78,14 @@ impl Wires {
         self.done.len() - 1
     }
 
+    /// What only its sender knows the size of is no longer than what comes as a whole.
+    fn check_length(&self, tag: u64, bytes: usize) {
+        let begins = tag >> 60 == run::Topic::Headers as u64;
+        if let Some(certain) = self.certain.filter(|_| begins) {
+            assert!(bytes <= certain, "{bytes} bytes, and {certain} are certain");
+        }
+    }
+
     /// Whether something that could happen does so now.
     fn happens(&mut self) -> bool {
         self.random = Random::new(self.random).next();
@@ -94,6 +104,10 @@ impl Transport for InProcess {
         "test"
     }
 
+    fn certain(&self) -> usize {
+        lock(&self.wires).certain.unwrap_or(usize::MAX)
+    }
+
     unsafe fn send(
         &mut self,
         to: usize,
@@ -101,6 +115,7 @@ impl Transport for InProcess {
         from: *const u8,
         bytes: usize,
     ) -> std::result::Result<Option<Ticket>, String> {
+        lock(&self.wires).check_length(tag, bytes);
         let tag = self.matched(self.rank, tag);
         let mut wires = lock(&self.wires);
         if wires.lost[to] {
@@ -132,6 +147,7 @@ impl Transport for InProcess {
         to: *mut u8,
         bytes: usize,
     ) -> std::result::Result<Option<Ticket>, String> {
+        lock(&self.wires).check_length(tag, bytes);
         let tag = self.matched(from, tag);
         let mut wires = lock(&self.wires);
         let ticket = wires.ticket();
@@ -282,6 +298,17 @@ fn with_tags(ranks: u32, tag_bits: Option<u32>) -> (World, Arc<Mutex<Wires>>) {
     let engine = |rank| over_tagged_wires(&wires, rank, tag_bits, false);
     let engines = (0..ranks as usize).map(|rank| Arc::new(engine(rank)) as Arc<dyn Engine>);
     (World(engines.collect(), |_| false), wires)
+}
+
+/// With wires on which no longer messages come as a whole.
+fn with_certain(ranks: u32, certain: usize) -> World {
+    let wires = wires(ranks);
+    lock(&wires).certain = Some(certain);
+    let engines = (0..ranks as usize).map(|rank| Arc::new(over_wires(&wires, rank)));
+    World(
+        engines.map(|engine| engine as Arc<dyn Engine>).collect(),
+        |_| false,
+    )
 }
 
 fn world(ranks: u32) -> World {
@@ -447,6 +474,18 @@ fn a_short_tag_keeps_what_a_message_is_about_and_the_end_of_its_number() {
             }
         }
     }
+}
+
+/// Where only short messages come as a whole, less data travels with the headers, and these in several messages where they
+/// are many.
+#[test]
+fn headers_are_no_longer_than_what_comes_as_a_whole() {
+    for (ranks, certain) in [(3, 100), (9, 200), (9, 60), (17, 24)] {
+        matrix_of(&with_certain(ranks, certain), &[0, 1, 13, 301]);
+    }
+    crate::host::tests::disagreements_are_errors_on_every_rank_and_leave_the_engine_usable(
+        |ranks| with_certain(ranks, 24),
+    );
 }
 
 /// Up to 8 ranks send to each other; more pass on what they gathered.

@@ -5,8 +5,8 @@ use crate::error::{Code, Error, Result};
 use crate::host::op::{CopySpan, HostOp, Mover, OnDevice, SLOTS, Way};
 use crate::ops::lock;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// Set in every address of a device, and in none of the host's.
 const DEVICE: usize = 1 << 60;
@@ -43,6 +43,8 @@ pub(in crate::host) type Begun = (Way, usize, Vec<CopySpan>, usize);
 pub(in crate::host) struct LateMover {
     pub begun: Mutex<Vec<Begun>>,
     pub settled: AtomicUsize,
+    /// None is ever found to be made.
+    pub stuck: AtomicBool,
     /// The number of the copy that fails, from 1 on.
     fails: usize,
     copies: AtomicUsize,
@@ -139,6 +141,9 @@ impl Mover for LateMover {
         let Some(at) = begun.iter().position(|(w, s, ..)| (*w, *s) == (way, slot)) else {
             return Ok(true);
         };
+        if self.stuck.load(SeqCst) {
+            return Ok(false);
+        }
         begun[at].3 += 1;
         // Copies in take longer: what comes from others may be here before what is to be sent.
         let polls = match way {

@@ -664,12 +664,45 @@ static void queue_fails(void)
     made_less_ended();
 }
 
+/* Bytes of this process that are in memory. */
+static long resident(void)
+{
+    long all, here;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%ld %ld", &all, &here) == 2);
+    fclose(file);
+    return here * 4096;
+}
+
+/* Rank 1 makes no call: rank 0 gives up with copies of what it wanted to send. Processes. */
+static void copies_after_a_failure(void)
+{
+    flagosUniqueId id = shared_id(0);
+    flagosComm_t comm = join(my_rank, n_ranks, &id);
+    if (my_rank == 1) {
+        sleep_ms(3000);
+        return;
+    }
+    const size_t much = 48 << 20, none[2] = {0, 0}, counts[2] = {0, much};
+    char *host = malloc(much), *in = device_memory(much), *out = device_memory(much);
+    memset(host, 1, much);
+    put(in, host, much);
+    get(host, in, much);
+    long before = resident();
+    EQUAL(flagosAlltoAllv(in, counts, none, out, counts, none, flagosUint8, comm, NULL), flagosTimeout);
+    long after = resident();
+    printf("kept: %ld\n", (after - before + (8 << 20)) / (48 << 20));
+    free(host);
+    OK(flagosCommDestroy(comm));
+}
+
 int main(int argc, char **argv)
 {
     static const struct scenario list[] = {
         {"every_collective", every_collective}, {"queued_work", queued_work}, {"other_device", other_device},
         {"in_steps", in_steps}, {"mixed", mixed}, {"returns_at_once", returns_at_once}, {"captured", captured},
         {"nothing_left", nothing_left}, {"peer_dies", peer_dies}, {"aborted", aborted}, {"queue_fails", queue_fails}, {"many_streams", many_streams}, {"one_device", one_device},
+        {"copies_after_a_failure", copies_after_a_failure},
         {0, 0},
     };
     return scenarios(argc, argv, list);

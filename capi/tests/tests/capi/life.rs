@@ -186,6 +186,7 @@ scenarios! {
     a_rank_over_ucc_that_stops_or_is_cut_off_ends_the_others
     an_abort_ends_a_wait_over_ucc
     a_connection_of_uccs_that_breaks_is_no_success
+    a_connection_between_leaders_that_breaks_is_no_success
     what_ucc_says_of_an_error_is_said
     a_destroy_does_not_wait_for_ucc
     calls_that_differ_over_ucc_are_an_error_on_every_rank

@@ -104,3 +104,18 @@ fn a_copy_that_fails_ends_the_communicator_on_all_ranks() {
         assert!(movers[0].as_ref().unwrap().settled.load(SeqCst) > 0 || count == 100);
     }
 }
+
+/// The deadline and an abort are looked at while a device's copies don't end.
+#[test]
+fn a_copy_that_does_not_end_does_not_keep_its_rank() {
+    for aborts in [false, true] {
+        let (world, movers) = with_devices(2, |_| true, 0);
+        let stuck = movers[0].as_ref().unwrap();
+        stuck.stuck.store(true, SeqCst);
+        let limit = Duration::from_millis(if aborts { 3000 } else { 50 });
+        let error = crate::host::tests::ends_without(&world, limit, aborts);
+        let code = if aborts { Code::Aborted } else { Code::Timeout };
+        assert_eq!(error.code(), code, "{error}");
+        assert!(lock(&stuck.begun).is_empty(), "copies go on");
+    }
+}

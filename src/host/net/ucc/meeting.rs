@@ -2,7 +2,7 @@
 //! control channel.
 
 use super::abi::{Api, ERR_NO_MESSAGE, IN_PROGRESS, OK, OobColl};
-use super::{Handles, Ucc, starts};
+use super::{END, Ended, Handles, LONG_END, Ucc, starts};
 use crate::error::{Error, Result};
 use crate::ops::lock;
 use std::ffi::{c_int, c_void};
@@ -120,6 +120,7 @@ impl Meeting {
             lib,
             context: null_mut(),
             team: null_mut(),
+            in_the_making: true,
         };
         // SAFETY: the library was just started.
         let context = unsafe { api.context(lib) };
@@ -190,6 +191,10 @@ impl Meeting {
     pub(crate) fn finish(mut self) -> Result<Ucc> {
         let handles = self.handles.take();
         let handles = handles.ok_or_else(|| Error::internal("a team was made already"))?;
+        let handles = Handles {
+            in_the_making: false,
+            ..handles
+        };
         // UCC keeps the callbacks, and has nothing more to ask.
         *lock(&self.exchange.0) = Gathering::Over;
         Box::leak(std::mem::take(&mut self.exchange));
@@ -198,23 +203,13 @@ impl Meeting {
 }
 
 impl Drop for Meeting {
-    /// A team that is not made can't be destroyed before UCC has heard that it won't be.
     fn drop(&mut self) {
         let Some(handles) = self.handles.take() else {
             return;
         };
         *lock(&self.exchange.0) = Gathering::Over;
-        let api = handles.api;
-        let heard = handles.team.is_null()
-            || (0..100).any(|_| {
-                // SAFETY: as in `advance`.
-                unsafe {
-                    (api.context_progress)(handles.context);
-                    (api.team_create_test)(handles.team) != IN_PROGRESS
-                }
-            });
-        if !heard || !handles.end_within(super::END) {
-            // UCC goes on with it.
+        if handles.end_within(END, LONG_END) != Ended::Wholly {
+            // UCC may still ask.
             Box::leak(std::mem::take(&mut self.exchange));
         }
     }

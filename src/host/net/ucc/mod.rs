@@ -21,7 +21,7 @@ pub(crate) use abi::{
 };
 pub(crate) use meeting::{Meeting, Step};
 
-use super::run::{Crowd, agreed_size, narrow_tag};
+use super::run::{Crowd, LEAST_TAG_BITS, agreed_size, narrow_tag};
 use super::short_tags::Expected;
 use super::{Ticket, Transport};
 use crate::config::HostEngine;
@@ -38,11 +38,15 @@ use std::time::{Duration, Instant};
 const PIECE: usize = 8 << 20;
 /// A message of up to so many bytes goes as a whole with the libraries below: it comes, or it doesn't.
 const CERTAIN: usize = (8 << 10) + super::exchange::HEADER;
+const _: () = assert!(super::p2p::LONGEST_HEADER <= CERTAIN);
 /// Bits of the tag of a message; above them is the mark of a seal.
-const TAG_BITS: u32 = 15;
+const TAG_BITS: u32 = LEAST_TAG_BITS;
 const SEAL: u16 = 1 << TAG_BITS;
 /// How long the end of a transport waits for what is under way, and for UCC's own end.
 const END: Duration = Duration::from_millis(500);
+/// How long a thread goes on with UCC's end, and how it passes the time.
+const LONG_END: Duration = Duration::from_secs(60);
+const LONG_NAP: Duration = Duration::from_millis(1);
 /// UCC has nothing that would wake a sleeper. So waits look on for a while, if something has moved not long ago and
 /// nobody else wants the core, in so many rounds of so many calls, and give way to others in between.
 const ROUNDS: u32 = 64;
@@ -71,50 +75,96 @@ struct Handles {
     context: *mut c_void,
     /// NULL if it was not made.
     team: *mut c_void,
+    /// The team is not known to be made.
+    in_the_making: bool,
 }
 
 // SAFETY: the library is started for calls from any thread, and the pointers belong to this value alone.
 unsafe impl Send for Handles {}
 
+/// How far UCC's own end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Nothing of it is left.
+    Wholly,
+    /// A thread goes on with it.
+    NotYet,
+    /// Something is left for good.
+    Never,
+}
+
 impl Handles {
-    /// Ends them. UCC waits for connections to close, without a limit.
-    fn end(self) {
-        let until = Instant::now() + END;
+    /// Ends them; whether that came to its end. UCC waits for connections to close, without a limit: a team that has
+    /// not ended after so long stays, and so does the context that it needs.
+    fn end(self, patience: Duration) -> bool {
         let api = self.api;
+        let start = Instant::now();
+        let in_progress = |what: unsafe extern "C" fn(*mut c_void) -> c_int| loop {
+            // SAFETY: the team is this value's, and nobody uses it any more.
+            let status = unsafe { what(self.team) };
+            if status != IN_PROGRESS || start.elapsed() >= patience {
+                return status;
+            }
+            // SAFETY: as above, of the context that the team needs.
+            unsafe { (api.context_progress)(self.context) };
+            match start.elapsed() < END {
+                true => crate::sys::futex::yield_now(),
+                false => std::thread::sleep(LONG_NAP),
+            }
+        };
+        if !self.team.is_null() {
+            // One in the making can't be destroyed before UCC has heard that it won't be made.
+            let heard = !self.in_the_making || in_progress(api.team_create_test) != IN_PROGRESS;
+            if !heard || in_progress(api.team_destroy) != OK {
+                return false;
+            }
+        }
         // SAFETY: the handles are this value's and nobody uses them any more; each is ended once, in the order in
         // which UCC asks for it.
         unsafe {
-            while !self.team.is_null() && (api.team_destroy)(self.team) == IN_PROGRESS {
-                (api.context_progress)(self.context);
-                if Instant::now() >= until {
-                    return;
-                }
-                crate::sys::futex::yield_now();
-            }
-            if !self.context.is_null() {
-                (api.context_destroy)(self.context);
+            if !self.context.is_null() && (api.context_destroy)(self.context) != OK {
+                return false;
             }
             let _one_at_a_time = crate::ops::lock(starts());
             (api.finalize)(self.lib);
         }
+        true
     }
 
-    /// Ends them on a thread that is waited for, but not for ever; whether it has come to its end.
-    fn end_within(self, limit: Duration) -> bool {
+    /// Ends them on a thread that has some patience, and is waited for for a shorter time.
+    fn end_within(self, limit: Duration, patience: Duration) -> Ended {
         let until = Instant::now() + limit;
-        let thread = std::thread::Builder::new()
-            .name("flagos-ucc-end".into())
-            .spawn(move || self.end());
+        let about = self.api.about();
+        let thread = std::thread::Builder::new().name("flagos-ucc-end".into());
+        let thread = thread.spawn({
+            let about = about.clone();
+            move || {
+                let ended = self.end(patience);
+                if !ended {
+                    log::warn!(
+                        "{about} does not end; what a communicator had of it stays until the program ends"
+                    );
+                }
+                ended
+            }
+        });
         let Ok(thread) = thread else {
-            return false;
+            log::warn!(
+                "no thread for the end of {about}; what a communicator had of it stays until the program ends"
+            );
+            return Ended::Never;
         };
         while !thread.is_finished() {
             if Instant::now() >= until {
-                return false;
+                log::debug!("the end of {about} takes longer, and goes on behind the program");
+                return Ended::NotYet;
             }
             std::thread::sleep(NAP);
         }
-        thread.join().is_ok()
+        match thread.join() {
+            Ok(true) => Ended::Wholly,
+            _ => Ended::Never,
+        }
     }
 }
 
@@ -345,6 +395,25 @@ impl Ucc {
         }
         self.active
     }
+
+    /// Messages of which UCC may still touch the memory. Some have no ticket: they could not be begun as a whole, or a
+    /// part of them has failed.
+    fn under_way(&self) -> usize {
+        let goes_on = |request: &*mut c_void| {
+            // SAFETY: a request of ours that was not finalised, which begins with its status.
+            unsafe { request.cast::<c_int>().read_volatile() > OK }
+        };
+        let messages = self.messages.iter();
+        messages
+            .filter(|message| message.requests.iter().any(goes_on))
+            .count()
+    }
+
+    /// Ends UCC's own objects.
+    fn close(&mut self) -> Ended {
+        let handles = self.handles.take();
+        handles.map_or(Ended::Wholly, |handles| handles.end_within(END, LONG_END))
+    }
 }
 
 impl Transport for Ucc {
@@ -435,11 +504,12 @@ impl Transport for Ucc {
         None
     }
 
-    fn give_up(&mut self, tickets: &[Ticket]) -> usize {
+    fn give_up(&mut self, _tickets: &[Ticket]) -> usize {
+        let under_way = self.under_way();
         // UCC takes no request back, and one that is under way can't be finalised. With its context all end.
-        match self.handles.take().is_none_or(|h| h.end_within(END)) {
-            true => 0,
-            false => tickets.len(),
+        match self.close() {
+            Ended::Wholly => 0,
+            Ended::NotYet | Ended::Never => under_way,
         }
     }
 
@@ -447,14 +517,7 @@ impl Transport for Ucc {
         if in_order {
             self.settle();
         }
-        let ended = self.handles.take().is_none_or(|h| h.end_within(END));
-        if !ended {
-            log::debug!(
-                "the end of {} takes longer, and goes on behind the program",
-                self.about()
-            );
-        }
-        ended
+        self.close() == Ended::Wholly
     }
 }
 

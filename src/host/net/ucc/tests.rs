@@ -1,14 +1,20 @@
 //! UCC as a transport, over the stand-in of `tests/fakevendor`, and over the real one where it is.
 
+use super::abi::ERR_NO_MESSAGE;
 use super::*;
 use crate::error::{Code, Result as Outcome};
 use crate::host::engine::Engine;
 use crate::host::kernels::tests::Random;
 use crate::host::net::NetEngine;
-use crate::host::tests::{self, World, matrix, reductions_of_size};
+use crate::host::op::HostOp;
+use crate::host::tests::{
+    self, Buffer, World, group, matrix, pattern, reductions_of_size, transfer,
+};
 use crate::load::{Env, open_ucc_of};
+use crate::types::OpKind;
 use flagos_comm_testkit::standins::Standins;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 /// The library of this file.
@@ -297,6 +303,111 @@ fn receives_that_would_be_mistaken_for_one_another_are_refused() {
     send(&mut ends[1], HEADER | 5, &[1; 8]);
     assert!(done_within(&mut ends, 0, first, LONG));
     assert!(recv(&mut ends[0], other, &mut places[2]).is_some());
+}
+
+/// More messages from one rank to another than short tags tell apart, small ones and large ones, both ways.
+#[test]
+fn a_group_may_have_more_messages_than_short_tags_tell_apart() {
+    let world = world(2);
+    for (count, bytes) in [(2200, 4), (1100, 9000)] {
+        world.each(|engine| {
+            let (rank, peer) = (engine.rank(), 1 - engine.rank());
+            let sent = |number| Buffer::of(&pattern(rank, peer, number, bytes));
+            let mut out: Vec<Buffer> = (0..count).map(sent).collect();
+            let mut into: Vec<Buffer> = (0..count).map(|_| Buffer::new(bytes)).collect();
+            let sends = out.iter_mut().map(|b| transfer(OpKind::Send, peer, b));
+            let recvs = into.iter_mut().map(|b| transfer(OpKind::Recv, peer, b));
+            let ops: Vec<HostOp> = sends.chain(recvs).collect();
+            group(engine, &ops).unwrap();
+            for (number, buffer) in into.iter().enumerate() {
+                assert!(
+                    buffer.get() == pattern(peer, rank, number, bytes),
+                    "{number}"
+                );
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn never(_: *mut c_void) -> c_int {
+    IN_PROGRESS
+}
+
+/// The stand-in with other functions.
+fn stand_in_with(change: impl FnOnce(&mut Api)) -> &'static Api {
+    let mut api = stand_in().clone();
+    change(&mut api);
+    Box::leak(Box::new(api))
+}
+
+/// Whoever loses patience with UCC's end before he is asked has not come to it, and neither has an error.
+#[test]
+fn an_end_that_does_not_come_is_none() {
+    unsafe extern "C" fn fails(_: *mut c_void) -> c_int {
+        ERR_NO_MESSAGE
+    }
+    let handles = |destroy: unsafe extern "C" fn(*mut c_void) -> c_int| {
+        let api = stand_in_with(|api| api.team_destroy = destroy);
+        ends(api, 1).unwrap()[0].handles.take().unwrap()
+    };
+    assert_eq!(
+        handles(never).end_within(LONG, Duration::ZERO),
+        Ended::Never
+    );
+    assert_eq!(handles(fails).end_within(LONG, LONG), Ended::Never);
+    assert_eq!(handles(never).end_within(SHORT, 10 * SHORT), Ended::NotYet);
+    let whole = ends(stand_in(), 1).unwrap()[0].handles.take().unwrap();
+    assert_eq!(whole.end_within(LONG, LONG), Ended::Wholly);
+}
+
+/// What could only be begun in part is under way, too, although it has no ticket.
+#[test]
+fn what_has_no_ticket_is_counted_when_it_is_left() {
+    static POSTS: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn third_fails(request: *mut c_void) -> c_int {
+        match POSTS.fetch_add(1, Ordering::Relaxed) {
+            // SAFETY: as the caller's.
+            0 | 1 => unsafe { (stand_in().collective_post)(request) },
+            _ => ERR_NO_MESSAGE,
+        }
+    }
+    let api = stand_in_with(|api| {
+        api.collective_post = third_fails;
+        api.team_destroy = never;
+    });
+    let mut ends = ends(api, 2).unwrap();
+    let mut place = vec![0; 2 * PIECE + 1];
+    let to = place.as_mut_ptr();
+    // SAFETY: the place is leaked below.
+    let begun = unsafe { ends[0].recv(1, DATA, to, place.len()) };
+    std::mem::forget(place);
+    assert!(begun.is_err());
+    assert_eq!(ends[0].give_up(&[]), 1);
+    assert_eq!(ends[1].give_up(&[]), 0, "nothing of it was under way");
+}
+
+/// A team whose making takes UCC long to give up is ended all the same.
+#[test]
+fn a_meeting_that_ucc_gives_up_late_ends() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static ENDED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn late(_: *mut c_void) -> c_int {
+        match ASKED.fetch_add(1, Ordering::Relaxed) {
+            0..1000 => IN_PROGRESS,
+            _ => ERR_NO_MESSAGE,
+        }
+    }
+    unsafe extern "C" fn counted(context: *mut c_void) -> c_int {
+        ENDED.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller's.
+        unsafe { (stand_in().context_destroy)(context) }
+    }
+    let api = stand_in_with(|api| {
+        api.team_create_test = late;
+        api.context_destroy = counted;
+    });
+    drop(Meeting::begin(api, 0, 2).unwrap());
+    assert_eq!(ENDED.load(Ordering::Relaxed), 1);
 }
 
 /// With UCC's context all requests and connections end, and what is asked later is refused.

@@ -240,6 +240,23 @@ fn a_rank_dies_while_others_stage() {
     assert_eq!(outcome.said("called"), "6", "flagosRemoteError");
 }
 
+/// Copies of what a device has stay where messages that can't be taken back may still read and write them, and only
+/// there.
+#[test]
+fn copies_stay_for_what_cannot_be_taken_back() {
+    let over_ucc = staged("copies_after_a_failure")
+        .ranks(2)
+        .env("FLAGOSCOMM_HOST_ENGINE", "ucc")
+        .env("FLAGOSCOMM_ENGINE_PATH", Standins::ucc().build().ccl())
+        .env("FLAGOSCOMM_COLLECTIVE_TIMEOUT", "0.4");
+    let ended = over_ucc.clone().ok();
+    assert_eq!(ended.said_by(0, "kept"), "0");
+    let hangs = over_ucc.env("FAKE_HANG", "ucc_context_destroy").ok();
+    assert_eq!(hangs.said_by(0, "kept"), "1");
+    let text = hangs.stderr();
+    assert!(text.contains("can't be taken back by UCC 1.9.0"), "{text}");
+}
+
 /// A stream that waits for a rank that doesn't come goes on after an abort.
 #[test]
 fn an_abort_frees_the_stream() {
