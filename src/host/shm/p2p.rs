@@ -619,6 +619,10 @@ impl ShmEngine {
                     return Outcome::Idle;
                 }
                 self.give_up(transfer);
+                #[cfg(test)]
+                {
+                    crate::ops::lock(&self.direct).ways.taken_back += 1;
+                }
                 (transfer.whole, transfer.last) = (0, None);
                 Outcome::Progress
             }

@@ -943,6 +943,49 @@ fn two_ranks_that_send_before_they_receive_do_not_block_each_other() {
     }
 }
 
+/// Rank 0 sends messages of so many bytes alone, one after the other, while rank 1 waits for it with one of its own; then
+/// rank 1 takes them all. How many of rank 0's offers were taken back.
+fn sent_alone_before_they_are_received(world: &World, sizes: &[usize], limit: Duration) -> u32 {
+    let all_sent = AtomicBool::new(false);
+    world.each(|engine| {
+        let (rank, peer) = (engine.rank, 1 - engine.rank);
+        let wait = Until::after(Duration::from_secs(20));
+        let send = |bytes: usize, round: usize| {
+            let mut send = Buffer::of(&pattern(rank, peer, round, bytes));
+            run_with(engine, &transfer(OpKind::Send, peer, &mut send), &wait).unwrap();
+            // It is the caller's again.
+            send.write(0, &vec![0xEE; bytes]);
+        };
+        let receive = |bytes: usize, round: usize| {
+            let mut recv = Buffer::new(bytes);
+            run_with(engine, &transfer(OpKind::Recv, peer, &mut recv), &wait).unwrap();
+            let expected = pattern(peer, rank, round, bytes);
+            assert!(
+                recv.get() == expected,
+                "{:?}: {round} of {sizes:?}",
+                world.1
+            );
+        };
+        if rank == 1 {
+            // It returns as soon as there is something for rank 1.
+            send(24, 0);
+            let since = Instant::now();
+            while !all_sent.load(SeqCst) && since.elapsed() < limit {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            (0..sizes.len()).for_each(|round| receive(sizes[round], round));
+        } else {
+            while !engine.has_unreceived() {
+                std::thread::yield_now();
+            }
+            (0..sizes.len()).for_each(|round| send(sizes[round], round));
+            all_sent.store(true, SeqCst);
+            receive(24, 0);
+        }
+    });
+    ways(&world.0[0]).taken_back
+}
+
 /// Pieces of a message whose offer is taken back lie beside those of messages that were sent before, which the receiver
 /// has not taken.
 #[test]
@@ -952,41 +995,25 @@ fn a_message_that_is_taken_back_leaves_earlier_ones_alone() {
         for sizes in [
             &[4096, 2 * piece + 1][..],
             &[4096, 3 * piece],
+            &[4096, 4096, 2 * piece],
             &[2893, 41, 13, 32_000],
             &[2 * piece, 17, 2 * piece],
             &[20_000, 20_000, 20_000],
+            // More than there is room for: the last has to wait.
+            &[4096, 4 * piece],
+            &[4096, 4096, 3 * piece],
+            &[2 * piece, 17, 3 * piece],
         ] {
-            let world = World::through(through, 2);
-            let all_sent = AtomicBool::new(false);
-            world.each(|engine| {
-                let (rank, peer) = (engine.rank, 1 - engine.rank);
-                let wait = Until::after(Duration::from_secs(20));
-                let send = |bytes: usize, round: usize| {
-                    let mut send = Buffer::of(&pattern(rank, peer, round, bytes));
-                    run_with(engine, &transfer(OpKind::Send, peer, &mut send), &wait).unwrap();
-                };
-                let receive = |bytes: usize, round: usize| {
-                    let mut recv = Buffer::new(bytes);
-                    run_with(engine, &transfer(OpKind::Recv, peer, &mut recv), &wait).unwrap();
-                    let expected = pattern(peer, rank, round, bytes);
-                    assert!(recv.get() == expected, "{through:?}: {round} of {sizes:?}");
-                };
-                if rank == 1 {
-                    // It waits for rank 0, so that rank 0's sends are over before they are received, but for those that
-                    // have no room beside the others.
-                    send(24, 0);
-                    let since = Instant::now();
-                    while !all_sent.load(SeqCst) && since.elapsed() < Duration::from_millis(60) {
-                        std::thread::yield_now();
-                    }
-                    (0..sizes.len()).for_each(|round| receive(sizes[round], round));
-                } else {
-                    std::thread::sleep(Duration::from_millis(20));
-                    (0..sizes.len()).for_each(|round| send(sizes[round], round));
-                    all_sent.store(true, SeqCst);
-                    receive(24, 0);
-                }
-            });
+            // Some messages are to go in pieces at once, as the sizes of a process have it.
+            for from in [0, Tuning::of_process().unwrap().whole_message_from] {
+                let world = World::tuned(through, 2, |rank| Tuning {
+                    whole_message_from: from,
+                    ..through.tuning(rank)
+                });
+                let limit = Duration::from_millis(30);
+                let taken_back = sent_alone_before_they_are_received(&world, sizes, limit);
+                assert!(taken_back > 0, "{through:?}: {sizes:?}");
+            }
         }
     }
 }
