@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 const MAGIC: [u8; 8] = *b"FLAGOSID";
 /// Version of everything that ranks say to each other before and after they meet.
-pub(crate) const PROTOCOL: u16 = 5;
+pub(crate) const PROTOCOL: u16 = 6;
 /// More addresses than this do not fit beside the secret.
 pub(crate) const MAX_ADDRESSES: usize = 3;
 /// Bytes of one address.

@@ -6,6 +6,7 @@
 use super::ShmEngine;
 use super::layout::{LINE_PAYLOAD, MAX_MESSAGING_RANKS, NoteWords, REJECTED};
 use super::p2p::Transfers;
+use super::protocol::{self, Posted};
 use crate::error::Result;
 use crate::host::check::{Fingerprint, Staging, reduces};
 use crate::host::engine::Engine;
@@ -438,7 +439,7 @@ fn is_usual(note: &NoteWords<'_>, count: usize, dtype: DataType, dropped: u64) -
     let sent = (note.count.load(Relaxed), note.dtype.load(Relaxed));
     sent == (count as u64, dtype as u32)
         && note.message.load(Relaxed) > dropped
-        && note.whole.load(Relaxed) == 0
+        && protocol::look(note.whole) == Posted::Piece
 }
 
 /// # Safety
