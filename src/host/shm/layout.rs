@@ -33,7 +33,7 @@ pub(super) const CHANNEL_DEPTH: u64 = 4;
 /// Notes of a channel: one for each piece, in which a short message lies itself. With more ranks than this there
 /// are fewer and shorter ones, as there is a channel for each two.
 const FEW_RANKS: usize = 8;
-const NOTES: usize = 32;
+const NOTES: usize = 64;
 const NOTES_OF_MANY: usize = CHANNEL_DEPTH as usize;
 /// Payload of a note behind its first cache line, and in it.
 const NOTE_PAYLOAD: usize = 1 << 10;

@@ -301,7 +301,7 @@ impl ShmEngine {
     pub(super) unsafe fn transfer_alone(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         let mut transfer = Transfer::new(self, op, 1);
         // A peer that is about as far as this rank is there before all that waiting needs could be set up.
-        for _ in 0..self.first_looks() {
+        for look in 0..self.first_looks() {
             // SAFETY: handed down from the caller.
             let outcome = unsafe {
                 if transfer.sends {
@@ -315,7 +315,7 @@ impl ShmEngine {
                 self.ring();
             }
             match outcome {
-                Outcome::Idle | Outcome::Progress => self.pause_between_looks(),
+                Outcome::Idle | Outcome::Progress => self.pause_between_looks(look),
                 Outcome::Complete => return Ok(()),
                 Outcome::Failed(error) => return Err(error),
             }
