@@ -399,7 +399,7 @@ impl ShmEngine {
             ways,
             result,
         } = transfers;
-        let mut moved = self.drop_refused();
+        let mut moved = self.drop_refused(self.rank);
         for way in ways {
             // Of sends, the pieces that the receiver has taken now: no note is used again before the sends that it
             // belonged to have been looked at since.
@@ -797,8 +797,9 @@ impl ShmEngine {
     }
 
     /// Drops what has come of messages that were refused, whose room their senders may wait for; whether there was any.
-    /// What their senders had not posted by then may come until the next message does.
-    pub(super) fn drop_refused(&self) -> bool {
+    /// What their senders had not posted by then may come until the next message does. Not from the rank `except`, from
+    /// which the caller is taking what comes; this rank itself: there is none.
+    pub(super) fn drop_refused(&self, except: usize) -> bool {
         if !self.refuses.load(Relaxed) {
             return false;
         }
@@ -806,6 +807,10 @@ impl ShmEngine {
         for peer in 0..self.ranks {
             let dropped = self.dropped[peer].load(Relaxed);
             if dropped == 0 {
+                continue;
+            }
+            if peer == except {
+                more = true;
                 continue;
             }
             let taken = self.map.taken(peer, self.rank);
@@ -866,7 +871,7 @@ impl ShmEngine {
                     note.verdict.store(REJECTED, Relaxed);
                     taken.store(next + 1, Release);
                     self.refuses.store(true, Relaxed);
-                    self.drop_refused();
+                    self.drop_refused(self.rank);
                     return Outcome::Failed(message_mismatch(
                         (
                             self.name(transfer.peer),

@@ -1128,38 +1128,60 @@ fn what_has_come_of_a_refused_message_is_dropped_at_once() {
     });
 }
 
-/// A piece of a refused message that comes late is dropped by a rank that waits for something else.
+/// A piece of a refused message that comes late is dropped by a rank that waits for something else: in a send, in a group of
+/// short ones, in a group of short receives from another.
 #[test]
 fn a_rank_that_waits_drops_what_it_has_refused() {
-    let world = World::through(Through::Segment, 2);
-    let refused = world.each(|engine| {
-        let mut odd = Buffer::new(50_000 + engine.rank);
-        let kind = [OpKind::Send, OpKind::Recv][engine.rank];
-        run(engine, &transfer(kind, 1 - engine.rank, &mut odd)).is_err()
-    });
-    assert_eq!(refused, [true, true]);
-    let sent = world.each(|engine| {
-        if engine.rank == 1 {
-            let mut send = Buffer::new(8);
-            let wait = Until::after(Duration::from_secs(20));
-            return run_with(engine, &transfer(OpKind::Send, 0, &mut send), &wait).is_ok();
-        }
-        // Its sender was about to post one when the message was refused.
-        let (piece, message) = (&engine.posted[1], engine.messages[1].load(Relaxed));
-        let late = piece.fetch_add(1, Relaxed);
-        let note = engine.map.note(0, 1, late);
-        note.message.store(message, Relaxed);
-        note.number.store(late + 1, Release);
-        engine.ring();
-        let since = Instant::now();
-        while engine.map.taken(0, 1).load(Acquire) <= late {
-            assert!(since.elapsed() < Duration::from_secs(10), "it stays there");
-            std::thread::yield_now();
-        }
-        let mut recv = Buffer::new(8);
-        run(engine, &transfer(OpKind::Recv, 1, &mut recv)).is_ok()
-    });
-    assert_eq!(sent, [true, true]);
+    for (sends, together) in [(true, 1), (true, 2), (false, 2)] {
+        let world = World::tuned(Through::Segment, 3, |rank| Tuning {
+            whole_message_from: usize::MAX,
+            ..Through::Segment.tuning(rank)
+        });
+        let kinds = [OpKind::Send, OpKind::Recv];
+        let refused = world.each(|engine| {
+            let mut odd = Buffer::new(50_000 + engine.rank);
+            let other = 1usize.wrapping_sub(engine.rank);
+            engine.rank == 2 || run(engine, &transfer(kinds[engine.rank], other, &mut odd)).is_err()
+        });
+        assert_eq!(refused, [true; 3]);
+        // Rank 1 waits for rank 2 until this is dropped.
+        let dropped = AtomicBool::new(false);
+        world.each(|engine| {
+            if engine.rank == 0 {
+                // It was about to post a piece when its message was refused.
+                let (piece, message) = (&engine.posted[1], engine.messages[1].load(Relaxed));
+                let late = piece.fetch_add(1, Relaxed);
+                std::thread::sleep(Duration::from_millis(5));
+                let note = engine.map.note(0, 1, late);
+                note.message.store(message, Relaxed);
+                note.number.store(late + 1, Release);
+                engine.ring();
+                let since = Instant::now();
+                while engine.map.taken(0, 1).load(Acquire) <= late {
+                    let waited = since.elapsed();
+                    assert!(waited < Duration::from_secs(5), "it stays: {together}");
+                    std::thread::yield_now();
+                }
+                dropped.store(true, SeqCst);
+                return;
+            }
+            let since = Instant::now();
+            while engine.rank == 2 && !dropped.load(SeqCst) {
+                assert!(since.elapsed() < Duration::from_secs(10));
+                std::thread::yield_now();
+            }
+            let kind = kinds[usize::from(sends != (engine.rank == 1))];
+            let mut buffers: Vec<Buffer> = (0..together).map(|_| Buffer::new(8)).collect();
+            let ops: Vec<_> = buffers
+                .iter_mut()
+                .map(|buffer| transfer(kind, 3 - engine.rank, buffer))
+                .collect();
+            match &ops[..] {
+                [one] => run(engine, one).unwrap(),
+                many => group(engine, many).unwrap(),
+            }
+        });
+    }
 }
 
 #[test]

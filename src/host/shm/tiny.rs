@@ -341,7 +341,7 @@ impl ShmEngine {
                 true => total,
                 false => posted - self.map.notes() + 1,
             };
-            self.await_peer(peer, wait, || {
+            self.await_peer(peer, rank, wait, || {
                 known = taken.load(Acquire);
                 known >= wanted
             })?;
@@ -372,17 +372,18 @@ impl ShmEngine {
         }))
     }
 
-    /// Waits for something of a peer's, and lets go meanwhile what others wait for.
+    /// Waits for something of a peer's, and drops meanwhile what was refused, as in [`ShmEngine::drop_refused`].
     #[inline]
     fn await_peer(
         &self,
         peer: usize,
+        except: usize,
         wait: &dyn WaitPolicy,
         ready: impl FnMut() -> bool,
     ) -> Result<()> {
         let ready = RefCell::new(ready);
         let ready = || {
-            if self.drop_refused() {
+            if self.drop_refused(except) {
                 self.ring();
             }
             (ready.borrow_mut())()
@@ -417,7 +418,7 @@ impl ShmEngine {
                 published = publish(next);
             }
             if !is_there() {
-                self.await_peer(peer, wait, is_there)?;
+                self.await_peer(peer, peer, wait, is_there)?;
             }
             if !is_usual(&note, op.count, op.dtype, dropped) {
                 publish(next);
