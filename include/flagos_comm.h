@@ -1550,6 +1550,11 @@ flagosResult_t flagosBarrier(flagosComm_t comm,
  * To send to itself a rank puts flagosSend and flagosRecv into one group; alone it is
  * flagosInvalidUsage.
  *
+ * On the host tier flagosRecv is flagosInvalidUsage if it expects another count or datatype than was sent.
+ * So is flagosSend, unless the message is complete before it is received: on several machines one of at
+ * most 8 KiB; where ranks share memory one of at most 128 KiB that is sent outside a group, or alone in
+ * its group, while a message waits that its sender has not received. Then the receiver alone learns.
+ *
  * Buffers: count elements. sendbuff may be NULL only if count is 0.
  *
  * @param sendbuff  the data.
@@ -1574,7 +1579,8 @@ flagosResult_t flagosSend(const void *sendbuff,
 
 /**
  * Receives count elements of a peer, which must call flagosSend with the same count and datatype.
- * See flagosSend for groups and for a rank that sends to itself.
+ * See flagosSend for groups, for a rank that sends to itself, and for who learns of a message that was
+ * not expected.
  *
  * Buffers: count elements. recvbuff may be NULL only if count is 0.
  *
@@ -1616,6 +1622,9 @@ flagosResult_t flagosGroupStart(void);
  * writes the handles of inits and splits: each is valid, or NULL if the end fails. If a call in the
  * group was refused, nothing is started and the end returns the first error. The thread is outside
  * any group afterwards, whatever the result.
+ *
+ * On the host tier a message that its receiver did not expect makes the end fail on both sides, but for
+ * those of which the receiver alone learns; see flagosSend.
  *
  * Threads: the one that called flagosGroupStart.
  *

@@ -337,7 +337,10 @@ impl Communicator {
         all_to_all(send: *const c_void, recv: *mut c_void, count: usize, dtype: DataType, stream: Stream)
         => |comm| internal::all_to_all(send, recv, count, dtype as i32, comm, stream.0));
     collective!(
-        /// Sends to `peer`.
+        /// Sends to `peer`. On the host tier a receive of another count or data type is `InvalidUsage` on both sides;
+        /// on the receiver alone if the message is complete before it is received: on several machines one of at most
+        /// 8 KiB; where ranks share memory one of at most 128 KiB that is sent outside a group, or alone in its group,
+        /// while a message waits that its sender has not received.
         send(send: *const c_void, count: usize, dtype: DataType, peer: usize, stream: Stream)
         => |comm| internal::send(send, count, dtype as i32, peer as i32, comm, stream.0));
     collective!(

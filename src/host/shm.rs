@@ -87,7 +87,9 @@ pub(crate) struct ShmEngine {
     threads: Option<usize>,
     /// Pieces that this rank has posted to each other rank.
     posted: Box<[AtomicU64]>,
-    /// Of each other rank's slots: how many pieces it has to have taken before the slot is free.
+    /// Those of them that lie in slots.
+    slots: Box<[AtomicU64]>,
+    /// Of the slots for each other rank: how many pieces it has to have taken before the slot is free.
     filled: Box<[[AtomicU64; CHANNEL_DEPTH as usize]]>,
     /// How many of these each has taken, as far as short messages have looked.
     known_taken: Box<[AtomicU64]>,
@@ -95,6 +97,8 @@ pub(crate) struct ShmEngine {
     messages: Box<[AtomicU64]>,
     /// The last message that this rank has refused, by sender.
     dropped: Box<[AtomicU64]>,
+    /// Something of a message that this rank has refused may still come.
+    refuses: AtomicBool,
     /// Receivers that can't read this rank's ordinary memory.
     declined: Box<[AtomicBool]>,
     /// How often this rank has left the others' buffers, the same on all ranks.
@@ -168,10 +172,12 @@ impl ShmEngine {
             helpers: Mutex::default(),
             threads: None,
             posted: zeros(),
+            slots: zeros(),
             filled: (0..ranks).map(|_| Default::default()).collect(),
             known_taken: zeros(),
             messages: zeros(),
             dropped: zeros(),
+            refuses: AtomicBool::new(false),
             declined: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
             left: AtomicU64::new(0),
             lent_at: AtomicPtr::new(std::ptr::null_mut()),

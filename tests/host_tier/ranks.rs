@@ -536,3 +536,69 @@ fn abort_at_any_moment() {
         drop(comms);
     }
 }
+
+/// A send to a receive that expects another count: both ranks learn, but for a message of up to 128 KiB that is sent alone
+/// while another waits for its sender.
+#[test]
+fn who_learns_of_a_message_that_was_not_expected() {
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Sent {
+        Lone,
+        AloneInItsGroup,
+        WithAnother,
+    }
+    let usage = |code: Option<Code>| code == Some(Code::InvalidUsage);
+    for sent in [Sent::Lone, Sent::AloneInItsGroup, Sent::WithAnother] {
+        for (bytes, waits) in [
+            (600, false),
+            (600, true),
+            (131_072, true),
+            (131_072, false),
+            (140_000, true),
+        ] {
+            let late = Duration::from_millis(20);
+            let codes = with_ranks(2, |rank, comm| {
+                let (mut odd, mut usual) = (vec![0u8; bytes + 1], [0u8; 8]);
+                let (odd, usual) = (odd.as_mut_ptr(), usual.as_mut_ptr());
+                let odd: *mut std::ffi::c_void = odd.cast();
+                let usual: *mut std::ffi::c_void = usual.cast();
+                let (u8s, stream) = (DataType::Uint8, Stream::DEFAULT);
+                // SAFETY: the buffers have as many bytes and live until the calls have returned.
+                let send =
+                    |buffer, count| unsafe { comm.send(buffer, count, u8s, 1 - rank, stream) };
+                // SAFETY: as above.
+                let recv =
+                    |buffer, count| unsafe { comm.recv(buffer, count, u8s, 1 - rank, stream) };
+                let (odd_sent, usual_sent) = (odd.cast_const(), usual.cast_const());
+                if rank == 1 {
+                    if waits {
+                        // It returns when rank 0's is there, which then is complete before it is received.
+                        send(usual_sent, 8).unwrap();
+                        std::thread::sleep(late);
+                    }
+                    let result = match sent {
+                        Sent::WithAnother => group(|| recv(odd, bytes + 1).and(recv(usual, 8))),
+                        _ => recv(odd, bytes + 1),
+                    };
+                    return result.err().map(|error| error.code());
+                }
+                let result = match sent {
+                    Sent::Lone => send(odd_sent, bytes),
+                    Sent::AloneInItsGroup => group(|| send(odd_sent, bytes)),
+                    Sent::WithAnother => group(|| send(odd_sent, bytes).and(send(usual_sent, 8))),
+                };
+                if waits {
+                    recv(usual, 8).unwrap();
+                }
+                result.err().map(|error| error.code())
+            });
+            let learns = !waits || bytes > 131_072 || sent == Sent::WithAnother;
+            assert!(usage(codes[1]), "{sent:?} {bytes} {waits}: {codes:?}");
+            assert_eq!(
+                usage(codes[0]),
+                learns,
+                "{sent:?} {bytes} {waits}: {codes:?}"
+            );
+        }
+    }
+}

@@ -25,6 +25,9 @@ pub unsafe extern "C" fn flagosGroupStart() -> flagosResult_t {
 /// group was refused, nothing is started and the end returns the first error. The thread is outside
 /// any group afterwards, whatever the result.
 ///
+/// On the host tier a message that its receiver did not expect makes the end fail on both sides, but for
+/// those of which the receiver alone learns; see flagosSend.
+///
 /// Threads: the one that called flagosGroupStart.
 ///
 /// @return flagosSuccess; flagosInProgress (a member does not block); flagosInvalidUsage (no group is

@@ -12,6 +12,11 @@ use std::ffi::{c_int, c_void};
 /// To send to itself a rank puts flagosSend and flagosRecv into one group; alone it is
 /// flagosInvalidUsage.
 ///
+/// On the host tier flagosRecv is flagosInvalidUsage if it expects another count or datatype than was sent.
+/// So is flagosSend, unless the message is complete before it is received: on several machines one of at
+/// most 8 KiB; where ranks share memory one of at most 128 KiB that is sent outside a group, or alone in
+/// its group, while a message waits that its sender has not received. Then the receiver alone learns.
+///
 /// Buffers: count elements. sendbuff may be NULL only if count is 0.
 ///
 /// @param sendbuff  the data.
@@ -42,7 +47,8 @@ pub unsafe extern "C" fn flagosSend(
 }
 
 /// Receives count elements of a peer, which must call flagosSend with the same count and datatype.
-/// See flagosSend for groups and for a rank that sends to itself.
+/// See flagosSend for groups, for a rank that sends to itself, and for who learns of a message that was
+/// not expected.
 ///
 /// Buffers: count elements. recvbuff may be NULL only if count is 0.
 ///

@@ -243,7 +243,8 @@ pub(super) struct Direct {
 }
 
 /// For tests: operations that were passed through the segment, that used others' buffers without the
-/// kernel's help, that pushed results there, that had the kernel copy; and messages that were read whole.
+/// kernel's help, that pushed results there, that had the kernel copy; and messages that were read whole, that could not
+/// be, and whose offer this rank has taken back.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ways {
@@ -253,6 +254,7 @@ pub(super) struct Ways {
     pub copies: u32,
     pub messages: u32,
     pub declined: u32,
+    pub taken_back: u32,
 }
 
 impl Direct {

@@ -27,13 +27,13 @@ pub(super) const SLOT: usize = 16 << 10;
 /// to the same place of another.
 pub(super) const SLOT_STRIDE: usize = SLOT + 1024 + 64;
 
-/// Pieces of a point-to-point message that can be under way on one channel, if they do not fit into the notes.
+/// Pieces of point-to-point messages that can be under way on one channel, of those that do not fit into their notes.
 pub(super) const CHANNEL_DEPTH: u64 = 4;
 
 /// Notes of a channel: one for each piece, in which a short message lies itself. With more ranks than this there
 /// are fewer and shorter ones, as there is a channel for each two.
 const FEW_RANKS: usize = 8;
-const NOTES: usize = 32;
+const NOTES: usize = 64;
 const NOTES_OF_MANY: usize = CHANNEL_DEPTH as usize;
 /// Payload of a note behind its first cache line, and in it.
 const NOTE_PAYLOAD: usize = 1 << 10;
@@ -265,6 +265,8 @@ pub(super) struct NoteWords<'a> {
     /// Where the whole message lies, as in [`Map::buffer`], until the offer is taken or taken back; 0 if the payload is
     /// a piece of it.
     pub whole: &'a AtomicU64,
+    /// The number of the slot in which the piece lies, of those of a message that is too long for its note.
+    pub slot: &'a AtomicU64,
     start: *mut u8,
 }
 
@@ -539,15 +541,16 @@ impl Map {
             dtype: self.half_word(start + 24),
             verdict: self.half_word(start + 28),
             whole: self.word(start + 32),
+            slot: self.word(start + NOTE_WORDS),
             start: self.at(start),
         }
     }
 
-    /// The slot of a channel in which its `piece`-th piece lies, if it does not lie in its note.
+    /// The `number`-th slot of a channel, which are used in turns.
     #[inline]
-    pub(super) fn piece(&self, from: usize, to: usize, piece: u64) -> *mut u8 {
+    pub(super) fn piece(&self, from: usize, to: usize, number: u64) -> *mut u8 {
         let slot =
-            (from * self.ranks + to) * CHANNEL_DEPTH as usize + (piece % CHANNEL_DEPTH) as usize;
+            (from * self.ranks + to) * CHANNEL_DEPTH as usize + (number % CHANNEL_DEPTH) as usize;
         self.at(self.offsets.pieces + slot * (self.offsets.piece_bytes + PIECE_GAP))
     }
 }

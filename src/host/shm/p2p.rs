@@ -2,8 +2,9 @@
 //!
 //! Every ordered pair of ranks has a channel, through which messages pass in pieces: a ring of notes, one for each
 //! piece, and a ring of a few slots. A short message lies in its note; a piece of a longer one lies in a slot, and its
-//! note says so. The note has the message's count and data type; the receiver compares them with
-//! its own and takes the message, or refuses it, and then drops what is left of it. A send is
+//! note says in which. The note has the message's count and data type; the receiver compares them with
+//! its own and takes the message, or refuses it, and then drops what is left of it, also while it waits for something
+//! else ([`ShmEngine::drop_refused`]). A send is
 //! complete when its last piece was taken, so that both sides learn of a mismatch: the verdict stands in the
 //! note of the first piece, which the sender reads before it writes another there.
 //!
@@ -18,15 +19,16 @@
 //! One exception keeps ranks from blocking each other: a send outside a group whose message lies in
 //! the channel completely is done as soon as some peer has a message for this rank that it has not
 //! received, as that peer may be waiting for it. Such a send can't learn of a mismatch; the
-//! receiver's error names it. If the message was offered where it is, and fits into the channel, the offer is taken back
-//! before, unless the receiver has begun to read: one of the two changes the word of the offer
-//! ([`protocol::take_offer`]).
+//! receiver's error names it. If the message was offered where it is, the offer is taken back as soon as there is room
+//! for all of it in the channel, unless the receiver has begun to read: one of the two changes the word of the offer
+//! ([`protocol::take_offer`]). Its first piece takes the place of the offer, so that messages that were offered need as
+//! much room as others.
 
 use super::ShmEngine;
 use super::collectives::STREAM_FROM;
 use super::direct::Tried;
-use super::layout::{CHANNEL_DEPTH, DECLINED, REJECTED, TIMED};
-use super::protocol;
+use super::layout::{CHANNEL_DEPTH, DECLINED, NoteWords, REJECTED, TIMED};
+use super::protocol::{self, Posted};
 use super::wait::Waiter;
 use crate::error::{Error, Result};
 use crate::host::kernels::{copy, fence};
@@ -34,7 +36,6 @@ use crate::host::local::{dtype_name, message_mismatch, own_transfers};
 use crate::host::op::{HostOp, WaitPolicy};
 use crate::types::{DataType, OpKind};
 use std::mem::MaybeUninit;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 
@@ -248,7 +249,7 @@ impl Transfer {
         let pieces =
             (WINDOW.min(WINDOWS / together) / piece).clamp(1, bytes.div_ceil(piece).max(1));
         Transfer {
-            open: sends && !on_device && engine.may_offer(bytes),
+            open: sends && !on_device && bytes >= engine.tuning.whole_message_from,
             window: on_device.then(|| Window {
                 memory: vec![MaybeUninit::uninit(); pieces * piece],
                 start: 0,
@@ -300,7 +301,7 @@ impl ShmEngine {
     pub(super) unsafe fn transfer_alone(&self, op: &HostOp, wait: &dyn WaitPolicy) -> Result<()> {
         let mut transfer = Transfer::new(self, op, 1);
         // A peer that is about as far as this rank is there before all that waiting needs could be set up.
-        for _ in 0..self.first_looks() {
+        for look in 0..self.first_looks() {
             // SAFETY: handed down from the caller.
             let outcome = unsafe {
                 if transfer.sends {
@@ -314,7 +315,7 @@ impl ShmEngine {
                 self.ring();
             }
             match outcome {
-                Outcome::Idle | Outcome::Progress => self.pause_between_looks(),
+                Outcome::Idle | Outcome::Progress => self.pause_between_looks(look),
                 Outcome::Complete => return Ok(()),
                 Outcome::Failed(error) => return Err(error),
             }
@@ -398,7 +399,7 @@ impl ShmEngine {
             ways,
             result,
         } = transfers;
-        let mut moved = false;
+        let mut moved = self.drop_refused(self.rank);
         for way in ways {
             // Of sends, the pieces that the receiver has taken now: no note is used again before the sends that it
             // belonged to have been looked at since.
@@ -490,16 +491,76 @@ impl ShmEngine {
         if posted - taken >= self.map.notes() {
             return false;
         }
-        // Notes of short messages and of offers have no slot, so that pieces of a slot may be further apart than there
-        // are slots.
-        let in_note = transfer.whole != 0 || transfer.bytes <= self.map.note_bytes();
-        in_note || self.filled(transfer.peer, posted).load(Relaxed) <= taken
+        transfer.whole != 0
+            || transfer.bytes <= self.map.note_bytes()
+            || self.is_free(transfer.peer, 0, taken)
     }
 
-    /// See [`ShmEngine`], for the slot of a piece.
+    /// Whether the slot after the next `ahead` ones is free, if the receiver has taken so many pieces. Then those before it
+    /// are, too.
     #[inline]
-    fn filled(&self, peer: usize, piece: u64) -> &AtomicU64 {
-        &self.filled[peer][(piece % CHANNEL_DEPTH) as usize]
+    fn is_free(&self, peer: usize, ahead: u64, taken: u64) -> bool {
+        let slot = self.slots[peer].load(Relaxed) + ahead;
+        self.filled[peer][(slot % CHANNEL_DEPTH) as usize].load(Relaxed) <= taken
+    }
+
+    /// Puts the next piece of a send into the `posted`-th note or its slot.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::push`]; there is room, as the receiver has taken what was there.
+    unsafe fn put(&self, transfer: &mut Transfer, note: &NoteWords<'_>, posted: u64) -> Result<()> {
+        let peer = transfer.peer;
+        let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
+        // SAFETY: handed down from the caller; done + len <= bytes.
+        let from = unsafe { self.outgoing(transfer)? };
+        let to = if transfer.bytes <= self.map.note_bytes() {
+            note.payload(transfer.bytes)
+        } else {
+            let slot = self.slots[peer].load(Relaxed);
+            self.slots[peer].store(slot + 1, Relaxed);
+            self.filled[peer][(slot % CHANNEL_DEPTH) as usize].store(posted + 1, Relaxed);
+            note.slot.store(slot, Relaxed);
+            self.map.piece(self.rank, peer, slot)
+        };
+        // SAFETY: at least `len` bytes are at `from`; the note has room for a message that is so short, the
+        // slot for a piece; and the receiver has taken what was in it.
+        unsafe { copy(to, from, len, false) };
+        transfer.done += len;
+        Ok(())
+    }
+
+    /// Takes the offer of a message back, and puts its first piece in its place, if there is room for all of it and the
+    /// receiver has not begun; whether it did.
+    ///
+    /// # Safety
+    /// As [`ShmEngine::push`].
+    unsafe fn take_back(&self, transfer: &mut Transfer, taken: u64) -> Result<bool> {
+        let (peer, bytes) = (transfer.peer, transfer.bytes);
+        let posted = self.posted[peer].load(Relaxed);
+        let pieces = bytes.div_ceil(self.map.piece_bytes()).max(1) as u64;
+        let in_note = bytes <= self.map.note_bytes();
+        let has_room = posted + pieces - 1 - taken <= self.map.notes()
+            && (in_note || self.is_free(peer, pieces - 1, taken));
+        let note = self.map.note(self.rank, peer, posted - 1);
+        if !self.fits_channel(bytes)
+            || !has_room
+            || !protocol::take_back(note.whole, transfer.whole)
+        {
+            return Ok(false);
+        }
+        self.give_up(transfer);
+        (transfer.whole, transfer.last) = (0, None);
+        // SAFETY: handed down from the caller; the receiver uses neither note nor slot before there is a piece in it.
+        unsafe { self.put(transfer, &note, posted - 1)? };
+        if transfer.done == bytes {
+            transfer.last = Some(posted);
+        }
+        protocol::put_instead(note.whole);
+        #[cfg(test)]
+        {
+            crate::ops::lock(&self.direct).ways.taken_back += 1;
+        }
+        Ok(true)
     }
 
     /// Posts what there is room for.
@@ -555,22 +616,10 @@ impl ShmEngine {
             moved = true;
             let begins = transfer.timing.is_some().then(Instant::now);
             if transfer.whole == 0 {
-                let len = self.map.piece_bytes().min(transfer.bytes - transfer.done);
-                // SAFETY: handed down from the caller; done + len <= bytes.
-                let from = match unsafe { self.outgoing(transfer) } {
-                    Ok(from) => from,
-                    Err(error) => return Outcome::Failed(error),
-                };
-                let to = if transfer.bytes <= self.map.note_bytes() {
-                    note.payload(transfer.bytes)
-                } else {
-                    (self.filled(transfer.peer, posted)).store(posted + 1, Relaxed);
-                    self.map.piece(self.rank, transfer.peer, posted)
-                };
-                // SAFETY: at least `len` bytes are at `from`; the note has room for a message that is so short, the
-                // slot for a piece; and the receiver has taken what was in it.
-                unsafe { copy(to, from, len, false) };
-                transfer.done += len;
+                // SAFETY: handed down from the caller; there is room.
+                if let Err(error) = unsafe { self.put(transfer, &note, posted) } {
+                    return Outcome::Failed(error);
+                }
             }
             // The line with the words last, and all at once, as the receiver looks at it all the time.
             note.message.store(message, Relaxed);
@@ -607,20 +656,17 @@ impl ShmEngine {
                 Outcome::Complete
             }
             // It lies in the channel, not in the caller's buffer.
-            Some(last) if lone && !moved && self.has_unreceived() => {
+            Some(_) if lone && !moved && self.has_unreceived() => {
                 if transfer.whole == 0 {
                     self.give_up(transfer);
                     return Outcome::Complete;
                 }
-                let note = self.map.note(self.rank, transfer.peer, last - 1);
-                if !self.fits_channel(transfer.bytes)
-                    || !protocol::take_back(note.whole, transfer.whole)
-                {
-                    return Outcome::Idle;
+                // SAFETY: handed down from the caller.
+                match unsafe { self.take_back(transfer, taken) } {
+                    Ok(true) => Outcome::Progress,
+                    Ok(false) => Outcome::Idle,
+                    Err(error) => Outcome::Failed(error),
                 }
-                self.give_up(transfer);
-                (transfer.whole, transfer.last) = (0, None);
-                Outcome::Progress
             }
             _ if moved => Outcome::Progress,
             _ => Outcome::Idle,
@@ -630,14 +676,6 @@ impl ShmEngine {
     /// Whether all pieces of a message may be under way at once.
     fn fits_channel(&self, bytes: usize) -> bool {
         bytes <= self.map.piece_bytes() * CHANNEL_DEPTH as usize
-    }
-
-    /// Whether a message is long enough to be offered where it is. If it would also fit into the channel, there has to be
-    /// room for it beside the note of the offer, which may be taken back.
-    fn may_offer(&self, bytes: usize) -> bool {
-        let beside = (self.map.notes() - 1).min(CHANNEL_DEPTH) as usize;
-        bytes >= self.tuning.whole_message_from
-            && (!self.fits_channel(bytes) || bytes <= self.map.piece_bytes() * beside)
     }
 
     /// Whether a send goes in pieces, or is offered where it is.
@@ -758,6 +796,43 @@ impl ShmEngine {
             })
     }
 
+    /// Drops what has come of messages that were refused, whose room their senders may wait for; whether there was any.
+    /// What their senders had not posted by then may come until the next message does. Not from the rank `except`, from
+    /// which the caller is taking what comes; this rank itself: there is none.
+    pub(super) fn drop_refused(&self, except: usize) -> bool {
+        if !self.refuses.load(Relaxed) {
+            return false;
+        }
+        let (mut moved, mut more) = (false, false);
+        for peer in 0..self.ranks {
+            let dropped = self.dropped[peer].load(Relaxed);
+            if dropped == 0 {
+                continue;
+            }
+            if peer == except {
+                more = true;
+                continue;
+            }
+            let taken = self.map.taken(peer, self.rank);
+            let first = taken.load(Relaxed);
+            let mut next = first;
+            let refused = |piece| {
+                let note = self.map.note(peer, self.rank, piece);
+                note.message.load(Relaxed) <= dropped
+            };
+            while self.is_posted(peer, next) && refused(next) {
+                next += 1;
+            }
+            if next != first {
+                taken.store(next, Release);
+                moved = true;
+            }
+            more |= !self.is_posted(peer, next);
+        }
+        self.refuses.store(more, Relaxed);
+        moved
+    }
+
     /// Takes what has arrived.
     ///
     /// # Safety
@@ -770,22 +845,33 @@ impl ShmEngine {
         while self.is_posted(transfer.peer, next) {
             let note = self.map.note(transfer.peer, self.rank, next);
             let message = note.message.load(Relaxed);
-            moved = true;
             // What is left of a message that was refused.
             if message <= dropped.load(Relaxed) {
+                moved = true;
                 next += 1;
                 taken.store(next, Release);
                 continue;
             }
+            let found = protocol::look(note.whole);
+            if found == Posted::Nothing {
+                break;
+            }
+            moved = true;
             if !transfer.begun {
                 transfer.begun = true;
                 let (sent, sent_dtype) = (note.count.load(Relaxed), note.dtype.load(Relaxed));
                 if (sent, sent_dtype) != (transfer.count as u64, transfer.dtype as u32) {
+                    // So that its sender does not take it for one that lies in the channel.
+                    if let Posted::Offer(whole) = found {
+                        protocol::take_offer(note.whole, whole);
+                    }
                     dropped.store(message, Relaxed);
                     note.count.store(transfer.count as u64, Relaxed);
                     note.dtype.store(transfer.dtype as u32, Relaxed);
                     note.verdict.store(REJECTED, Relaxed);
                     taken.store(next + 1, Release);
+                    self.refuses.store(true, Relaxed);
+                    self.drop_refused(self.rank);
                     return Outcome::Failed(message_mismatch(
                         (
                             self.name(transfer.peer),
@@ -803,16 +889,11 @@ impl ShmEngine {
                     transfer.since = Some(Instant::now());
                 }
             }
-            let whole = note.whole.load(Relaxed);
-            let offered = whole != 0
-                && (!self.fits_channel(transfer.bytes) || protocol::take_offer(note.whole, whole));
-            if whole != 0 && !offered {
-                // Its sender could not wait; pieces follow.
-                next += 1;
-                taken.store(next, Release);
-                continue;
-            }
-            if offered {
+            if let Posted::Offer(whole) = found {
+                if self.fits_channel(transfer.bytes) && !protocol::take_offer(note.whole, whole) {
+                    // Its sender could not wait; a piece will be there.
+                    break;
+                }
                 // SAFETY: the sender has announced a message of as many bytes, and leaves it until the
                 // piece is taken.
                 match unsafe { self.take_whole(transfer, whole) } {
@@ -837,7 +918,8 @@ impl ShmEngine {
             let from = if transfer.bytes <= self.map.note_bytes() {
                 note.payload(transfer.bytes)
             } else {
-                self.map.piece(transfer.peer, self.rank, next)
+                let slot = note.slot.load(Relaxed);
+                self.map.piece(transfer.peer, self.rank, slot)
             };
             let to = match &mut transfer.window {
                 None => transfer.buffer.wrapping_add(transfer.done),

@@ -20,7 +20,8 @@
 //! its caller only once the others have left them.
 //!
 //! A message that is offered where it lies is read by its receiver or taken back by its sender, whoever changes the word
-//! of the offer first ([`take_offer`], [`take_back`]).
+//! of the offer first ([`take_offer`], [`take_back`]). Its sender then puts a piece of it in the place of the offer
+//! ([`put_instead`]), so that an offer which is taken back costs nothing.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering::{self, Acquire, Release};
@@ -230,19 +231,48 @@ pub(crate) fn reduce_steps<G: Group>(
     Ok(())
 }
 
-/// An offer that its receiver has taken, and one that its sender has taken back: no address of a message.
+/// There is a piece instead of an offer, or the offer was taken by its receiver or taken back by its sender: no address of
+/// a message.
+const PIECE: u64 = 0;
 const TAKEN: u64 = 1;
 const TAKEN_BACK: u64 = 2;
+
+/// What the receiver finds in a note that was posted.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Posted {
+    /// A piece of a message.
+    Piece,
+    /// A message that may be read where it lies.
+    Offer(u64),
+    /// An offer that was taken back, in whose place a piece will be.
+    Nothing,
+}
+
+/// Looks at the word of an offer.
+#[inline]
+pub(crate) fn look<W: Word>(offer: &W) -> Posted {
+    match offer.load(Acquire) {
+        PIECE => Posted::Piece,
+        TAKEN | TAKEN_BACK => Posted::Nothing,
+        offered => Posted::Offer(offered),
+    }
+}
 
 /// The receiver takes a message where it lies, as offered. `false`: its sender has taken the offer back, and may use
 /// the buffer for something else.
 #[inline]
 pub(crate) fn take_offer<W: Word>(offer: &W, offered: u64) -> bool {
-    offered != TAKEN_BACK && offer.replace(offered, TAKEN, Acquire)
+    offer.replace(offered, TAKEN, Acquire)
 }
 
 /// The sender takes an offer back. `false`: the receiver has taken it, and reads.
 #[inline]
 pub(crate) fn take_back<W: Word>(offer: &W, offered: u64) -> bool {
     offer.replace(offered, TAKEN_BACK, Acquire)
+}
+
+/// The sender has put a piece where the receiver looks for one, after it has taken the offer back.
+#[inline]
+pub(crate) fn put_instead<W: Word>(offer: &W) {
+    offer.store(PIECE, Release);
 }

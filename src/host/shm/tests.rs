@@ -693,7 +693,7 @@ fn until_all_notes_are_posted(engine: &ShmEngine) {
 
 #[test]
 fn messages_of_a_group_follow_each_other_without_waiting() {
-    let lengths: Vec<usize> = (0..40).map(|n| [8, 0, 1, 24, 25, 1024][n % 6]).collect();
+    let lengths: Vec<usize> = (0..80).map(|n| [8, 0, 1, 24, 25, 1024][n % 6]).collect();
     for one_by_one in [true, false] {
         messages_follow_each_other(&short_messages_world(one_by_one), &lengths);
     }
@@ -735,7 +735,7 @@ fn messages_follow_each_other(world: &World, lengths: &[usize]) {
 
 #[test]
 fn the_first_refused_message_of_many_under_way_is_the_one_that_its_sender_hears_of() {
-    for (refused, one_by_one) in [0, 3, 30, 31, 32, 38]
+    for (refused, one_by_one) in [0, 3, 62, 63, 64, 78]
         .into_iter()
         .flat_map(|refused| [(refused, true), (refused, false)])
     {
@@ -745,11 +745,11 @@ fn the_first_refused_message_of_many_under_way_is_the_one_that_its_sender_hears_
                 _ => (OpKind::Recv, 0),
             };
             // All that follow are refused as well, but for the last.
-            let len = |n: usize| match n < refused || n == 39 {
+            let len = |n: usize| match n < refused || n == 79 {
                 true => 8,
                 false => 100 + n + usize::from(kind == OpKind::Recv),
             };
-            let mut buffers: Vec<Buffer> = (0..40)
+            let mut buffers: Vec<Buffer> = (0..80)
                 .map(|n| Buffer::of(&pattern(0, 1, n, len(n))))
                 .collect();
             let ops: Vec<_> = buffers
@@ -760,7 +760,7 @@ fn the_first_refused_message_of_many_under_way_is_the_one_that_its_sender_hears_
                 until_all_notes_are_posted(engine);
             }
             let error = group(engine, &ops).unwrap_err();
-            assert_eq!(buffers[39].get(), pattern(0, 1, 39, 8));
+            assert_eq!(buffers[79].get(), pattern(0, 1, 79, 8));
             error.text().to_owned()
         });
         let sent = format!("Send(count {}, uint8)", 100 + refused);
@@ -783,14 +783,14 @@ fn refuse_one_of_many_again_and_again(world: &World) {
             true => (OpKind::Send, 1),
             false => (OpKind::Recv, 0),
         };
-        let mut buffers: Vec<Buffer> = (0..40).map(|_| Buffer::new(8)).collect();
+        let mut buffers: Vec<Buffer> = (0..80).map(|_| Buffer::new(8)).collect();
         let mut odd = Buffer::new(if sends { 3 } else { 4 });
         let mut ops: Vec<_> = buffers
             .iter_mut()
             .map(|b| transfer(kind, peer, b))
             .collect();
         for round in 0..1500 {
-            let refused = round % 40;
+            let refused = round % 80;
             let usual = std::mem::replace(&mut ops[refused], transfer(kind, peer, &mut odd));
             let result = group(engine, &ops);
             assert!(result.is_err(), "message {refused} of round {round}");
@@ -1066,6 +1066,49 @@ fn two_ranks_that_send_before_they_receive_do_not_block_each_other() {
     }
 }
 
+/// Rank 0 sends messages of so many bytes alone, one after the other, while rank 1 waits for it with one of its own; then
+/// rank 1 takes them all. How many of rank 0's offers were taken back.
+fn sent_alone_before_they_are_received(world: &World, sizes: &[usize], limit: Duration) -> u32 {
+    let all_sent = AtomicBool::new(false);
+    world.each(|engine| {
+        let (rank, peer) = (engine.rank, 1 - engine.rank);
+        let wait = Until::after(Duration::from_secs(20));
+        let send = |bytes: usize, round: usize| {
+            let mut send = Buffer::of(&pattern(rank, peer, round, bytes));
+            run_with(engine, &transfer(OpKind::Send, peer, &mut send), &wait).unwrap();
+            // It is the caller's again.
+            send.write(0, &vec![0xEE; bytes]);
+        };
+        let receive = |bytes: usize, round: usize| {
+            let mut recv = Buffer::new(bytes);
+            run_with(engine, &transfer(OpKind::Recv, peer, &mut recv), &wait).unwrap();
+            let expected = pattern(peer, rank, round, bytes);
+            assert!(
+                recv.get() == expected,
+                "{:?}: {round} of {sizes:?}",
+                world.1
+            );
+        };
+        if rank == 1 {
+            // It returns as soon as there is something for rank 1.
+            send(24, 0);
+            let since = Instant::now();
+            while !all_sent.load(SeqCst) && since.elapsed() < limit {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            (0..sizes.len()).for_each(|round| receive(sizes[round], round));
+        } else {
+            while !engine.has_unreceived() {
+                std::thread::yield_now();
+            }
+            (0..sizes.len()).for_each(|round| send(sizes[round], round));
+            all_sent.store(true, SeqCst);
+            receive(24, 0);
+        }
+    });
+    ways(&world.0[0]).taken_back
+}
+
 /// Pieces of a message whose offer is taken back lie beside those of messages that were sent before, which the receiver
 /// has not taken.
 #[test]
@@ -1075,42 +1118,192 @@ fn a_message_that_is_taken_back_leaves_earlier_ones_alone() {
         for sizes in [
             &[4096, 2 * piece + 1][..],
             &[4096, 3 * piece],
+            &[4096, 4096, 2 * piece],
             &[2893, 41, 13, 32_000],
             &[2 * piece, 17, 2 * piece],
             &[20_000, 20_000, 20_000],
+            // More than there is room for: the last has to wait.
+            &[4096, 4 * piece],
+            &[4096, 4096, 3 * piece],
+            &[2 * piece, 17, 3 * piece],
         ] {
-            let world = World::through(through, 2);
-            let all_sent = AtomicBool::new(false);
-            world.each(|engine| {
-                let (rank, peer) = (engine.rank, 1 - engine.rank);
-                let wait = Until::after(Duration::from_secs(20));
-                let send = |bytes: usize, round: usize| {
-                    let mut send = Buffer::of(&pattern(rank, peer, round, bytes));
-                    run_with(engine, &transfer(OpKind::Send, peer, &mut send), &wait).unwrap();
-                };
-                let receive = |bytes: usize, round: usize| {
-                    let mut recv = Buffer::new(bytes);
-                    run_with(engine, &transfer(OpKind::Recv, peer, &mut recv), &wait).unwrap();
-                    let expected = pattern(peer, rank, round, bytes);
-                    assert!(recv.get() == expected, "{through:?}: {round} of {sizes:?}");
-                };
-                if rank == 1 {
-                    // It waits for rank 0, so that rank 0's sends are over before they are received, but for those that
-                    // have no room beside the others.
-                    send(24, 0);
-                    let since = Instant::now();
-                    while !all_sent.load(SeqCst) && since.elapsed() < Duration::from_millis(60) {
-                        std::thread::yield_now();
-                    }
-                    (0..sizes.len()).for_each(|round| receive(sizes[round], round));
-                } else {
-                    std::thread::sleep(Duration::from_millis(20));
-                    (0..sizes.len()).for_each(|round| send(sizes[round], round));
-                    all_sent.store(true, SeqCst);
-                    receive(24, 0);
-                }
-            });
+            // Some messages are to go in pieces at once, as the sizes of a process have it.
+            for from in [0, Tuning::of_process().unwrap().whole_message_from] {
+                let world = World::tuned(through, 2, |rank| Tuning {
+                    whole_message_from: from,
+                    ..through.tuning(rank)
+                });
+                let limit = Duration::from_millis(30);
+                let taken_back = sent_alone_before_they_are_received(&world, sizes, limit);
+                let pieces: usize = sizes.iter().map(|bytes| bytes.div_ceil(piece)).sum();
+                let fit = pieces <= CHANNEL_DEPTH as usize;
+                assert!(taken_back > 0 || !fit, "{through:?}: {sizes:?}");
+            }
         }
+    }
+}
+
+/// Messages that lie in the channel together need no more room if they were offered where they are first: neither of two
+/// ranks that send several before they receive blocks the other.
+#[test]
+fn two_ranks_that_send_several_messages_before_they_receive_do_not_block_each_other() {
+    // With many ranks a channel has as few notes as slots.
+    for (ranks, through) in [
+        (2, Through::Kernel),
+        (2, Through::Segment),
+        (2, Through::Heap),
+        (2, Through::Pointers),
+        (9, Through::Kernel),
+        (16, Through::Pointers),
+    ] {
+        let piece = World::new(ranks).0[0].map.piece_bytes();
+        for from in [0, Tuning::of_process().unwrap().whole_message_from] {
+            let world = World::tuned(through, ranks, |rank| Tuning {
+                whole_message_from: from,
+                ..through.tuning(rank)
+            });
+            for sizes in [
+                &[2 * piece, 2 * piece][..],
+                &[4096, 3 * piece],
+                &[3 * piece, piece],
+                &[piece, piece - 100, piece, piece - 1],
+                &[CHANNEL_DEPTH as usize * piece],
+            ] {
+                world.each(|engine| {
+                    let (rank, peer) = (engine.rank, engine.rank ^ 1);
+                    let wait = Until::after(Duration::from_secs(20));
+                    let all = || sizes.iter().enumerate().map(|(n, bytes)| (n, *bytes));
+                    for (round, bytes) in all().filter(|_| rank < 2) {
+                        let mut send = Buffer::of(&pattern(rank, peer, round, bytes));
+                        let op = transfer(OpKind::Send, peer, &mut send);
+                        run_with(engine, &op, &wait).unwrap();
+                    }
+                    for (round, bytes) in all().filter(|_| rank < 2) {
+                        let mut recv = Buffer::new(bytes);
+                        let op = transfer(OpKind::Recv, peer, &mut recv);
+                        run_with(engine, &op, &wait).unwrap();
+                        let expected = pattern(peer, rank, round, bytes);
+                        assert!(recv.get() == expected, "{through:?}: {round} of {sizes:?}");
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// What two ranks refuse of each other's long messages leaves the room to the next ones, although neither receives before
+/// both have sent them.
+#[test]
+fn what_is_left_of_a_refused_message_takes_no_room() {
+    for (ranks, through) in [
+        (2, Through::Kernel),
+        (2, Through::Segment),
+        (9, Through::Segment),
+        (9, Through::Pointers),
+    ] {
+        let world = World::through(through, ranks);
+        let bytes = CHANNEL_DEPTH as usize * world.0[0].map.piece_bytes();
+        world.each(|engine| {
+            let (rank, peer) = (engine.rank, engine.rank ^ 1);
+            let wait = Until::after(Duration::from_secs(20));
+            let move_one =
+                |kind, buffer: &mut Buffer| run_with(engine, &transfer(kind, peer, buffer), &wait);
+            for round in 0..if rank < 2 { 20 } else { 0 } {
+                let mut send = Buffer::of(&pattern(rank, peer, round, bytes));
+                let mut recv = Buffer::new(bytes - round % 2);
+                // Every other one is refused, of which its sender does not learn if it lies in the channel.
+                let sent = move_one(OpKind::Send, &mut send);
+                assert!(sent.is_ok() || round % 2 == 1, "{sent:?}");
+                let received = move_one(OpKind::Recv, &mut recv);
+                assert_eq!(received.is_err(), round % 2 == 1, "{received:?}");
+                let expected = pattern(peer, rank, round, bytes);
+                assert!(received.is_err() || recv.get() == expected);
+            }
+        });
+    }
+}
+
+/// Whoever refuses a message drops what has come of it, also if it never waits in a send or receive again.
+#[test]
+fn what_has_come_of_a_refused_message_is_dropped_at_once() {
+    let world = World::through(Through::Segment, 2);
+    let all_sent = AtomicBool::new(false);
+    world.each(|engine| {
+        let peer = 1 - engine.rank;
+        let mut usual = Buffer::new(8);
+        let mut odd = Buffer::new(100_000 + engine.rank);
+        if engine.rank == 1 {
+            // Rank 0's message is done once it lies in the channel, as this one is there.
+            run(engine, &transfer(OpKind::Send, peer, &mut usual)).unwrap();
+            while !all_sent.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            run(engine, &transfer(OpKind::Recv, peer, &mut odd)).unwrap_err();
+            assert_eq!(engine.map.taken(0, 1).load(Relaxed), 4);
+        } else {
+            while !engine.has_unreceived() {
+                std::thread::yield_now();
+            }
+            run(engine, &transfer(OpKind::Send, peer, &mut odd)).unwrap();
+            all_sent.store(true, SeqCst);
+            run(engine, &transfer(OpKind::Recv, peer, &mut usual)).unwrap();
+        }
+    });
+}
+
+/// A piece of a refused message that comes late is dropped by a rank that waits for something else: in a send, in a group of
+/// short ones, in a group of short receives from another.
+#[test]
+fn a_rank_that_waits_drops_what_it_has_refused() {
+    for (sends, together) in [(true, 1), (true, 2), (false, 2)] {
+        let world = World::tuned(Through::Segment, 3, |rank| Tuning {
+            whole_message_from: usize::MAX,
+            ..Through::Segment.tuning(rank)
+        });
+        let kinds = [OpKind::Send, OpKind::Recv];
+        let refused = world.each(|engine| {
+            let mut odd = Buffer::new(50_000 + engine.rank);
+            let other = 1usize.wrapping_sub(engine.rank);
+            engine.rank == 2 || run(engine, &transfer(kinds[engine.rank], other, &mut odd)).is_err()
+        });
+        assert_eq!(refused, [true; 3]);
+        // Rank 1 waits for rank 2 until this is dropped.
+        let dropped = AtomicBool::new(false);
+        world.each(|engine| {
+            if engine.rank == 0 {
+                // It was about to post a piece when its message was refused.
+                let (piece, message) = (&engine.posted[1], engine.messages[1].load(Relaxed));
+                let late = piece.fetch_add(1, Relaxed);
+                std::thread::sleep(Duration::from_millis(5));
+                let note = engine.map.note(0, 1, late);
+                note.message.store(message, Relaxed);
+                note.number.store(late + 1, Release);
+                engine.ring();
+                let since = Instant::now();
+                while engine.map.taken(0, 1).load(Acquire) <= late {
+                    let waited = since.elapsed();
+                    assert!(waited < Duration::from_secs(5), "it stays: {together}");
+                    std::thread::yield_now();
+                }
+                dropped.store(true, SeqCst);
+                return;
+            }
+            let since = Instant::now();
+            while engine.rank == 2 && !dropped.load(SeqCst) {
+                assert!(since.elapsed() < Duration::from_secs(10));
+                std::thread::yield_now();
+            }
+            let kind = kinds[usize::from(sends != (engine.rank == 1))];
+            let mut buffers: Vec<Buffer> = (0..together).map(|_| Buffer::new(8)).collect();
+            let ops: Vec<_> = buffers
+                .iter_mut()
+                .map(|buffer| transfer(kind, 3 - engine.rank, buffer))
+                .collect();
+            match &ops[..] {
+                [one] => run(engine, one).unwrap(),
+                many => group(engine, many).unwrap(),
+            }
+        });
     }
 }
 

@@ -6,6 +6,7 @@
 use super::ShmEngine;
 use super::layout::{LINE_PAYLOAD, MAX_MESSAGING_RANKS, NoteWords, REJECTED};
 use super::p2p::Transfers;
+use super::protocol::{self, Posted};
 use crate::error::Result;
 use crate::host::check::{Fingerprint, Staging, reduces};
 use crate::host::engine::Engine;
@@ -13,6 +14,7 @@ use crate::host::kernels::{Folding, Target, copy, copy_few, prefetch_for_writing
 use crate::host::local::Sources;
 use crate::host::op::{HostOp, OnDevice, WaitPolicy};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
+use std::cell::RefCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// The most bytes that a rank of a tiny collective shows the others.
@@ -198,8 +200,13 @@ impl ShmEngine {
         self.posted[peer].store(piece + 1, Relaxed);
         note.number.store(piece + 1, Release);
         self.ring();
-        for _ in 0..self.first_looks() {
-            let now = taken.load(Acquire);
+        // The receiver writes the word faster if it is not read all the time, and mostly its answer comes then.
+        let seldom = if self.spins.load(Relaxed) { 4 } else { 1 };
+        for look in 0..self.first_looks() {
+            let now = match look % seldom + 1 == seldom {
+                true => taken.load(Acquire),
+                false => 0,
+            };
             if now > piece {
                 known.store(now, Relaxed);
                 if note.verdict.load(Relaxed) == REJECTED {
@@ -211,7 +218,7 @@ impl ShmEngine {
                 // It lies in the channel.
                 return Some(Ok(()));
             }
-            self.pause_between_looks();
+            self.pause_between_looks(look);
         }
         let op = HostOp {
             kind: OpKind::Send,
@@ -248,7 +255,7 @@ impl ShmEngine {
             if look == self.first_looks() {
                 return None;
             }
-            self.pause_between_looks();
+            self.pause_between_looks(look);
             look += 1;
         }
         let dropped = self.dropped[peer].load(Relaxed);
@@ -284,8 +291,8 @@ impl ShmEngine {
         // SAFETY: handed down from the caller.
         let rest = unsafe {
             match ops[0].kind {
-                OpKind::Send => self.send_run(ops),
-                _ => self.receive_run(ops),
+                OpKind::Send => self.send_run(ops, wait)?,
+                _ => self.receive_run(ops, wait)?,
             }
         };
         match rest {
@@ -295,12 +302,11 @@ impl ShmEngine {
         }
     }
 
-    /// Posts all and looks whether they were taken. What is left where one was refused, or the receiver is not there:
-    /// from the first that may not have been taken on.
+    /// Posts all and waits until they are taken. What is left where one was refused: from that one on.
     ///
     /// # Safety
     /// As [`ShmEngine::run_short`].
-    unsafe fn send_run(&self, ops: &[&HostOp]) -> Option<Transfers> {
+    unsafe fn send_run(&self, ops: &[&HostOp], wait: &dyn WaitPolicy) -> Result<Option<Transfers>> {
         let (rank, peer) = (self.rank, ops[0].root as usize);
         let taken = self.map.taken(rank, peer);
         let (first, before) = (
@@ -311,7 +317,7 @@ impl ShmEngine {
         let (mut posted, mut right) = (first, first);
         let mut known = taken.load(Acquire);
         let total = first + ops.len() as u64;
-        let given_up = loop {
+        let refused = loop {
             while posted < total && posted - known < self.map.notes() {
                 let n = posted - first;
                 let op = ops[n as usize];
@@ -329,17 +335,17 @@ impl ShmEngine {
                 posted += 1;
                 note.number.store(posted, Release);
             }
+            self.posted[peer].store(posted, Relaxed);
+            self.messages[peer].store(before + (posted - first), Relaxed);
             self.ring();
             let wanted = match posted == total {
                 true => total,
                 false => posted - self.map.notes() + 1,
             };
-            let mut look = 0;
-            while known < wanted && look < self.first_looks() {
-                self.pause_between_looks();
-                look += 1;
+            self.await_peer(peer, rank, wait, || {
                 known = taken.load(Acquire);
-            }
+                known >= wanted
+            })?;
             let is_right = |piece| {
                 let note = self.map.note(rank, peer, piece);
                 note.verdict.load(Relaxed) != REJECTED
@@ -350,13 +356,11 @@ impl ShmEngine {
             if right == total {
                 break false;
             }
-            if right < known.min(posted) || known < wanted {
+            if right < known.min(posted) {
                 break true;
             }
         };
-        self.posted[peer].store(posted, Relaxed);
-        self.messages[peer].store(before + (posted - first), Relaxed);
-        given_up.then(|| {
+        Ok(refused.then(|| {
             let at = (right - first) as usize;
             let under_way = (posted - first) as usize;
             Transfers::posted(
@@ -366,14 +370,37 @@ impl ShmEngine {
                 before + 1 + at as u64,
                 right,
             )
-        })
+        }))
     }
 
-    /// Takes all that come soon. What is left, if there is any.
+    /// Waits for something of a peer's, and drops meanwhile what was refused, as in [`ShmEngine::drop_refused`].
+    #[inline]
+    fn await_peer(
+        &self,
+        peer: usize,
+        except: usize,
+        wait: &dyn WaitPolicy,
+        ready: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let ready = RefCell::new(ready);
+        let ready = || {
+            if self.drop_refused(except) {
+                self.ring();
+            }
+            (ready.borrow_mut())()
+        };
+        self.wait_until(wait, ready, || vec![peer as u32])
+    }
+
+    /// Takes all of them. What is left where one is not what is expected, or not in its note.
     ///
     /// # Safety
     /// As [`ShmEngine::run_short`].
-    unsafe fn receive_run(&self, ops: &[&HostOp]) -> Option<Transfers> {
+    unsafe fn receive_run(
+        &self,
+        ops: &[&HostOp],
+        wait: &dyn WaitPolicy,
+    ) -> Result<Option<Transfers>> {
         let (rank, peer) = (self.rank, ops[0].root as usize);
         let taken = self.map.taken(peer, rank);
         let dropped = self.dropped[peer].load(Relaxed);
@@ -391,14 +418,12 @@ impl ShmEngine {
             if next - published == TAKEN_TOGETHER || next != published && !is_there() {
                 published = publish(next);
             }
-            let mut look = 0;
-            while !is_there() && look < self.first_looks() {
-                self.pause_between_looks();
-                look += 1;
+            if !is_there() {
+                self.await_peer(peer, peer, wait, is_there)?;
             }
-            if !is_there() || !is_usual(&note, op.count, op.dtype, dropped) {
+            if !is_usual(&note, op.count, op.dtype, dropped) {
                 publish(next);
-                return Some(Transfers::new(self, &ops[n..]));
+                return Ok(Some(Transfers::new(self, &ops[n..])));
             }
             let bytes = op.count * op.dtype.size();
             // SAFETY: the sender has posted so many bytes and leaves them until they are taken; the caller promised
@@ -406,7 +431,7 @@ impl ShmEngine {
             unsafe { copy_note(op.recv, note.payload(bytes), bytes) };
         }
         publish(first + ops.len() as u64);
-        None
+        Ok(None)
     }
 }
 
@@ -439,7 +464,7 @@ fn is_usual(note: &NoteWords<'_>, count: usize, dtype: DataType, dropped: u64) -
     let sent = (note.count.load(Relaxed), note.dtype.load(Relaxed));
     sent == (count as u64, dtype as u32)
         && note.message.load(Relaxed) > dropped
-        && note.whole.load(Relaxed) == 0
+        && protocol::look(note.whole) == Posted::Piece
 }
 
 /// # Safety

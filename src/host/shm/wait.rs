@@ -204,11 +204,11 @@ impl ShmEngine {
         }
     }
 
-    /// What passes between two of these.
+    /// What passes after one of these.
     #[inline]
-    pub(super) fn pause_between_looks(&self) {
+    pub(super) fn pause_between_looks(&self, look: u32) {
         if self.spins.load(Relaxed) {
-            std::hint::spin_loop();
+            pause_after(look);
         } else {
             futex::yield_now();
         }
