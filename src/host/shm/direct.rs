@@ -568,7 +568,7 @@ impl ShmEngine {
             .answer(self.rank, parity)
             .store(u64::from(yes), Relaxed);
         // Nobody answers the next question but one before all have heard the answers to this.
-        protocol::leave(&self.flags(wait), number, Peers::All)?;
+        protocol::leave(&self.flags(wait), number, Peers::All, || {})?;
         Ok((0..self.ranks).all(|rank| self.map.answer(rank, parity).load(Relaxed) == 1))
     }
 
@@ -835,11 +835,17 @@ impl ShmEngine {
         }))
     }
 
-    /// Ends a visit: this rank leaves the others' buffers, and waits for those who visit its own.
-    pub(super) fn leave(&self, visit: Visit<'_>, visitors: Peers) -> Result<()> {
+    /// Ends a visit: this rank leaves the others' buffers, and waits for those who visit its own. What is to be done with
+    /// these alone, it does `meanwhile`.
+    pub(super) fn leave(
+        &self,
+        visit: Visit<'_>,
+        visitors: Peers,
+        meanwhile: impl FnOnce(),
+    ) -> Result<()> {
         let wait = visit.wait;
         drop(visit);
-        protocol::leave(&self.flags(wait), self.next_leave(), visitors)
+        protocol::leave(&self.flags(wait), self.next_leave(), visitors, meanwhile)
     }
 
     /// Runs an operation in the others' buffers.
@@ -864,6 +870,8 @@ impl ShmEngine {
             OpKind::Gather if rank != root => Peers::Only(root),
             _ => Peers::All,
         };
+        // This rank's block, where it is not read from anybody.
+        let mut own = None;
         match op.kind {
             OpKind::AllReduce | OpKind::Reduce if visit.way.push => {
                 // SAFETY: handed down from the caller.
@@ -900,13 +908,10 @@ impl ShmEngine {
                 }
             }
             OpKind::AllGather => {
-                // SAFETY: the caller promised a block of every rank at `recv`; in place the own block is
-                // there, which the others only read.
-                unsafe {
-                    move_own(offset(recv, rank * bytes), send, bytes);
-                    for peer in self.others() {
-                        visit.fetch(peer, 0, offset(recv, peer * bytes), bytes, stream)?;
-                    }
+                own = Some((offset(recv, rank * bytes), send));
+                for peer in self.others() {
+                    // SAFETY: the caller promised a block of every rank at `recv`.
+                    unsafe { visit.fetch(peer, 0, offset(recv, peer * bytes), bytes, stream)? };
                 }
             }
             OpKind::Gather if visit.way.push => {
@@ -947,18 +952,22 @@ impl ShmEngine {
                 }
             }
             OpKind::AllToAll => {
-                let own = rank * bytes;
-                // SAFETY: the caller promised a block of every rank at both, which are apart on all ranks.
-                unsafe {
-                    move_own(offset(recv, own), send.wrapping_add(own), bytes);
-                    for peer in self.others() {
-                        visit.fetch(peer, own, offset(recv, peer * bytes), bytes, stream)?;
-                    }
+                let at = rank * bytes;
+                own = Some((offset(recv, at), send.wrapping_add(at)));
+                for peer in self.others() {
+                    // SAFETY: the caller promised a block of every rank at both, which are apart on all ranks.
+                    unsafe { visit.fetch(peer, at, offset(recv, peer * bytes), bytes, stream)? };
                 }
             }
             _ => {}
         }
-        self.leave(visit, visitors)
+        self.leave(visit, visitors, || {
+            if let Some((to, from)) = own {
+                // SAFETY: the caller promised a block of every rank at `recv`, and this rank's at `send`; in place it is
+                // there, which the others only read.
+                unsafe { move_own(to, from, bytes) };
+            }
+        })
     }
 
     /// Reduces this rank's part and writes it to the buffers of all who receive it.

@@ -1,7 +1,7 @@
 //! The engine with threads and with processes as ranks.
 
 use super::direct::{Trial, Ways};
-use super::layout::{CHANNEL_DEPTH, Fact};
+use super::layout::{CHANNEL_DEPTH, Fact, SLOT, WIDE_SLOT};
 use super::*;
 use crate::config::SingleCopy;
 use crate::error::Code;
@@ -12,7 +12,7 @@ use crate::host::tests::{
     groups_of_messages, lone_messages, matrix_of, op, pattern, run, run_with, stress, transfer,
 };
 use crate::ops::lock;
-use crate::sys::unix;
+use crate::sys::{cpu, unix};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::cell::Cell;
 use std::os::fd::AsFd;
@@ -1113,6 +1113,77 @@ fn an_abort_ends_the_waits_of_every_rank() {
 }
 
 #[test]
+fn ranks_that_have_fewer_cores_exchange_more_at_once() {
+    for ranks in [2, 3] {
+        let world = World::new(ranks);
+        let barrier = op(OpKind::Barrier, 0, DataType::Int8);
+        for few in [true, false] {
+            // The first exchange looks how many cores there are.
+            world.each(|engine| run(engine, &barrier).unwrap());
+            for engine in &world.0 {
+                engine.few_cores.store(few, Relaxed);
+            }
+            let steps_of = |bytes: usize| {
+                let before = world.ways();
+                world.each(|engine| {
+                    let mut buffer = Buffer::of(&pattern(engine.rank, 0, 0, bytes));
+                    let broadcast = HostOp {
+                        send: buffer.ptr(),
+                        recv: buffer.ptr(),
+                        root: 1,
+                        ..op(OpKind::Broadcast, bytes, DataType::Uint8)
+                    };
+                    run(engine, &broadcast).unwrap();
+                    assert_eq!(buffer.get(), pattern(1, 0, 0, bytes), "{bytes} bytes");
+                });
+                let after = world.ways();
+                after
+                    .iter()
+                    .zip(&before)
+                    .all(|(after, before)| after != before)
+            };
+            assert!(!steps_of(SLOT));
+            assert_eq!(steps_of(SLOT + 1), !few);
+            assert_eq!(steps_of(WIDE_SLOT), !few);
+            assert!(steps_of(WIDE_SLOT + 1));
+            // Blocks of all ranks together are what counts.
+            let most = WIDE_SLOT / ranks as usize / 8;
+            matrix_of(&world.any(), &[most, most + 1]);
+        }
+    }
+}
+
+#[test]
+fn a_rank_looks_on_for_those_on_other_cores_and_gives_way_to_those_on_its_own() {
+    let world = World::new(3);
+    let engine = &world.0[0];
+    engine.spins.store(false, Relaxed);
+    // How often a wait looks before it gives way for the first time.
+    let looks = |beside: [bool; 2], awaited: &[u32]| loop {
+        let here = cpu::current();
+        for (rank, beside) in (1..).zip(beside) {
+            let cpu = if beside { here } else { here + 1 };
+            engine.map.ran_on(rank).store(cpu, Relaxed);
+        }
+        let looks = Cell::new(0);
+        let ready = || {
+            looks.set(looks.get() + 1);
+            false
+        };
+        engine.give_way(&ready, &|| awaited.to_vec());
+        // Else this thread has moved in between.
+        if engine.map.ran_on(0).load(Relaxed) == here {
+            return looks.get();
+        }
+    };
+    assert_eq!(looks([true, true], &[2]), 1);
+    assert_eq!(looks([true, false], &[1]), 1);
+    assert_eq!(looks([true, false], &[1, 2]), 1);
+    assert!(looks([true, false], &[2]) > 100);
+    assert!(looks([false, false], &[1, 2]) > 100);
+}
+
+#[test]
 fn what_is_there_counts_although_a_rank_has_ended_the_communicator_since() {
     let end = |engine: &ShmEngine, aborts: bool| match aborts {
         true => engine.abort(),
@@ -1120,7 +1191,8 @@ fn what_is_there_counts_although_a_rank_has_ended_the_communicator_since() {
     };
     // The other rank publishes and ends the communicator between two looks, whichever these are.
     for aborts in [true, false] {
-        for moment in 0..110 {
+        // Those of a wait that looks on, and those of one that has given way some times.
+        for moment in (0..110).chain(2000..2170) {
             let world = World::new(2);
             let looks = Cell::new(0);
             let ready = || {
