@@ -62,6 +62,8 @@ impl ShmEngine {
             let (bytes, frame) = self.frame(op);
             if self.goes_in_steps(op) {
                 self.large(op, bytes, frame, wait)
+            } else if self.may_be_copied(op, frame) {
+                self.at_once_or_copied(op, bytes, frame, wait)
             } else {
                 self.in_one_exchange(op, bytes, frame, wait)
             }
@@ -172,7 +174,7 @@ impl ShmEngine {
 
     /// # Safety
     /// As [`Engine::run`](crate::host::engine::Engine::run); `bytes` is what `op.count` means, `frame` at most [`SLOT`], or [`WIDE_SLOT`].
-    unsafe fn in_one_exchange(
+    pub(super) unsafe fn in_one_exchange(
         &self,
         op: &HostOp,
         bytes: usize,

@@ -1154,6 +1154,61 @@ fn ranks_that_have_fewer_cores_exchange_more_at_once() {
 }
 
 #[test]
+fn two_ranks_try_whether_the_kernel_copies_faster_what_fits_into_one_exchange() {
+    let own = Tuning::of_process().unwrap();
+    for single_copy in [SingleCopy::Auto, SingleCopy::On, SingleCopy::Off] {
+        let world = World::tuned(Through::Default, 2, |rank| Tuning {
+            single_copy,
+            process: own.process.wrapping_add(u64::from(rank) << 8),
+            ..own
+        });
+        let barrier = op(OpKind::Barrier, 0, DataType::Int8);
+        world.each(|engine| run(engine, &barrier).unwrap());
+        for engine in &world.0 {
+            engine.few_cores.store(false, Relaxed);
+        }
+        let gather = |engine: &ShmEngine, round: usize, bytes: usize| {
+            let mut send = Buffer::of(&pattern(engine.rank, 0, round, bytes));
+            let mut recv = Buffer::new(2 * bytes);
+            let mut gather = op(OpKind::AllGather, bytes, DataType::Uint8);
+            any_buffers(&mut gather, &mut send, &mut recv);
+            let result = run(engine, &gather);
+            (result, recv.get().to_vec())
+        };
+        world.each(|engine| {
+            for round in 0..60 {
+                // Now and then they disagree, and so have tried nothing.
+                let odd = round % 7 == 3;
+                let bytes = 12_000 + usize::from(odd && engine.rank == 1);
+                let (result, got) = gather(engine, round, bytes);
+                if odd {
+                    assert_eq!(result.unwrap_err().code(), Code::InvalidUsage);
+                    continue;
+                }
+                result.unwrap();
+                let all = [0, 1].map(|from| pattern(from, 0, round, bytes)).concat();
+                assert!(got == all, "round {round}");
+            }
+        });
+        let copies = world
+            .ways()
+            .iter()
+            .map(|ways| ways.copies)
+            .collect::<Vec<_>>();
+        assert_eq!(copies[0], copies[1], "{single_copy:?}");
+        match single_copy {
+            SingleCopy::Off => assert_eq!(copies[0], 0),
+            // All but the first, after which they ask each other whether they can.
+            SingleCopy::On => assert_eq!(copies[0], 60 - 9 - 1),
+            // Half of the trial, whatever comes of it.
+            SingleCopy::Auto => assert!(copies[0] >= 6),
+        }
+        matrix_of(&world.any(), &[1100, 1500, 2000, 2049, 3000]);
+        assert_eq!(world.ways()[0].copies, world.ways()[1].copies);
+    }
+}
+
+#[test]
 fn a_rank_looks_on_for_those_on_other_cores_and_gives_way_to_those_on_its_own() {
     let world = World::new(3);
     let engine = &world.0[0];
