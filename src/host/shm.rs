@@ -62,6 +62,8 @@ pub(crate) struct ShmEngine {
     names: Box<[u32]>,
     /// Whether waits spin: every rank can have a core of its own. Known after the first collective.
     spins: AtomicBool,
+    /// There are fewer cores than ranks, the same on all ranks: what they exchange in one go may be longer.
+    few_cores: AtomicBool,
     /// Others than the ranks of this segment want these cores, too, so that waits don't spin.
     crowded: bool,
     /// Processors' worth of time that a control group leaves this rank, if that is a limit.
@@ -159,6 +161,7 @@ impl ShmEngine {
             ranks,
             names: Box::default(),
             spins: AtomicBool::new(false),
+            few_cores: AtomicBool::new(false),
             crowded: false,
             quota: cpu::quota(&cpus),
             sequence: AtomicU64::new(0),
@@ -206,7 +209,9 @@ impl ShmEngine {
     /// they may be bound to a core each, or all to the same one. The first collective does it, too.
     pub(crate) fn choose_wait(&self) {
         let cpus: [u64; CPU_WORDS] = std::array::from_fn(|word| self.map.cpus(word).load(Relaxed));
-        let enough = cpu::count(&cpus) >= self.ranks && self.quota.is_none_or(|n| n >= self.ranks);
+        let few = cpu::count(&cpus) < self.ranks;
+        let enough = !few && self.quota.is_none_or(|n| n >= self.ranks);
+        self.few_cores.store(few, Relaxed);
         self.spins.store(enough && !self.crowded, Relaxed);
     }
 }

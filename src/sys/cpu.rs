@@ -42,6 +42,13 @@ pub(crate) fn quota(allowed: &Cpus) -> Option<usize> {
     (parallelism < count(allowed)).then_some(parallelism)
 }
 
+/// The processor on which the calling thread runs, plus one; 0 if the kernel does not say. It may run on another at once.
+pub(crate) fn current() -> u32 {
+    // SAFETY: the call takes nothing and touches no memory of ours.
+    let cpu = unsafe { libc::sched_getcpu() };
+    u32::try_from(cpu).map_or(0, |cpu| cpu + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@
 
 use super::ShmEngine;
 use super::direct::{Direct, LentCopy, Visit};
-use super::layout::{Row, SLOT, Side};
+use super::layout::{Row, SLOT, Side, WIDE_SLOT, WIDE_SLOT_RANKS};
 use super::protocol::{self, Counter, Peers};
 use super::wait::Flags;
 use crate::error::{Error, Result};
@@ -62,6 +62,8 @@ impl ShmEngine {
             let (bytes, frame) = self.frame(op);
             if self.goes_in_steps(op) {
                 self.large(op, bytes, frame, wait)
+            } else if self.may_be_copied(op, frame) {
+                self.at_once_or_copied(op, bytes, frame, wait)
             } else {
                 self.in_one_exchange(op, bytes, frame, wait)
             }
@@ -96,6 +98,7 @@ impl ShmEngine {
     pub(super) fn one_exchange(&self, kind: OpKind) -> usize {
         let limit = match kind {
             OpKind::AllReduce | OpKind::Reduce => SLOT.min(GATHERED / self.ranks),
+            _ if self.few_cores.load(Relaxed) && self.ranks <= WIDE_SLOT_RANKS => WIDE_SLOT,
             _ => SLOT,
         };
         limit.min(self.tuning.one_exchange)
@@ -178,8 +181,8 @@ impl ShmEngine {
     }
 
     /// # Safety
-    /// As [`Engine::run`](crate::host::engine::Engine::run); `bytes` is what `op.count` means, `frame` at most [`SLOT`].
-    unsafe fn in_one_exchange(
+    /// As [`Engine::run`](crate::host::engine::Engine::run); `bytes` is what `op.count` means, `frame` at most [`SLOT`], or [`WIDE_SLOT`].
+    pub(super) unsafe fn in_one_exchange(
         &self,
         op: &HostOp,
         bytes: usize,
@@ -198,7 +201,17 @@ impl ShmEngine {
             // SAFETY: validation has shown that a contributing rank has a send buffer, of which the
             // caller promised `frame` bytes; the stage has room for them, and no peer reads it, as
             // all have entered the previous exchange.
-            unsafe { self.bring(op.on_device.send, stage(self.rank), op.send, frame)? };
+            unsafe {
+                if op.on_device.any() || bytes == frame {
+                    self.bring(op.on_device.send, stage(self.rank), op.send, frame)?;
+                } else {
+                    // A block of each rank, of which this one takes its own from where it is.
+                    let (own, next) = (self.rank * bytes, (self.rank + 1) * bytes);
+                    copy(stage(self.rank), op.send, own, false);
+                    let to = offset(stage(self.rank), next);
+                    copy(to, op.send.wrapping_add(next), frame - next, false);
+                }
+            }
         }
         self.publish_scale(op, parity);
         self.exchange(sequence, Fingerprint::of(op), Staging::NONE, wait)?;
@@ -351,12 +364,12 @@ impl ShmEngine {
             _ => 1,
         };
         // Where data flows one way, several pieces let the readers take one while the writers put the
-        // next; where all write and read, fewer pieces mean fewer waits.
+        // next; where all write and read, or have to wait for a core, fewer pieces mean fewer waits.
         let one_way = matches!(
             op.kind,
             OpKind::Broadcast | OpKind::Scatter | OpKind::Gather
         );
-        let wanted = if one_way {
+        let wanted = if one_way && !self.few_cores.load(Relaxed) {
             (bytes / 8)
                 .next_multiple_of(64)
                 .clamp(ONE_WAY_PIECE, COPY_PIECE)
@@ -810,7 +823,7 @@ impl ShmEngine {
                 // SAFETY: the peer's block for this rank, and the room for it that the caller promised.
                 unsafe { visit.fetch(peer, from, to, sent(peer, rank), false)? };
             }
-            self.leave(visit, Peers::All)
+            self.leave(visit, Peers::All, || {})
         };
         let put = |step: u64, area: usize| {
             let area = self.map.inbound(rank, area);

@@ -36,6 +36,7 @@ use super::layout::{Fact, Side};
 use super::protocol::{self, Counter, Peers};
 use crate::config::{self, SingleCopy};
 use crate::error::{Code, Error, Result};
+use crate::host::check::{Fingerprint, Staging};
 use crate::host::heap::{self, Facts, PeerHeap};
 use crate::host::kernels::{Target, copy, fence};
 use crate::host::local::{Sources, move_own, offset};
@@ -189,6 +190,9 @@ impl Trial {
 /// Sizes that are tried apart, by their upper ends.
 const SIZES: [usize; 5] = [48 << 10, 128 << 10, 512 << 10, 4 << 20, 32 << 20];
 const CLASSES: usize = SIZES.len() + 1;
+/// Those that are done in one exchange otherwise, see [`ShmEngine::may_be_copied`], and what a rank shows in it at least.
+const AT_ONCE: usize = CLASSES;
+const AT_ONCE_FROM: usize = 8 << 10;
 const KINDS: usize = OpKind::Barrier as usize + 1;
 
 /// What is known of messages to one rank, which go in pieces or are read by the receiver: those that go alone and
@@ -225,7 +229,7 @@ pub(super) struct Direct {
     heaps: Vec<Option<bool>>,
     /// Whether all ranks may ask the kernel for copies of all others' memory.
     all_readable: Option<bool>,
-    trials: Box<[[Trial; CLASSES]; KINDS]>,
+    trials: Box<[[Trial; CLASSES + 1]; KINDS]>,
     /// By receiver; this rank alone knows of it.
     messages: Vec<Option<Box<MessageTrials>>>,
     /// The timed operation whose cost has not been announced, and what it cost this rank.
@@ -600,7 +604,7 @@ impl ShmEngine {
             .answer(self.rank, parity)
             .store(u64::from(yes), Relaxed);
         // Nobody answers the next question but one before all have heard the answers to this.
-        protocol::leave(&self.flags(wait), number, Peers::All)?;
+        protocol::leave(&self.flags(wait), number, Peers::All, || {})?;
         Ok((0..self.ranks).all(|rank| self.map.answer(rank, parity).load(Relaxed) == 1))
     }
 
@@ -641,11 +645,7 @@ impl ShmEngine {
         wait: &dyn WaitPolicy,
     ) -> Result<Way> {
         let (ranks, root) = (self.ranks, op.root as usize);
-        if let Some((kind, size, single)) = direct.timed.take() {
-            let costs = (0..ranks).map(|rank| self.map.cost(rank, parity).load(Relaxed));
-            let slowest = costs.max().unwrap_or(0);
-            direct.trials[kind][size].learn(single, slowest);
-        }
+        self.learn_cost(direct, parity);
         let one_process = match direct.one_process {
             Some(known) => known,
             None => self.learn_facts(direct),
@@ -714,6 +714,123 @@ impl ShmEngine {
             push: false,
             trial: timed.then_some((kind, size, single)),
         })
+    }
+
+    /// Learns, after an exchange, what the last timed operation has cost the slowest rank.
+    fn learn_cost(&self, direct: &mut Direct, parity: usize) {
+        if let Some((kind, size, single)) = direct.timed.take() {
+            let costs = (0..self.ranks).map(|rank| self.map.cost(rank, parity).load(Relaxed));
+            let slowest = costs.max().unwrap_or(0);
+            direct.trials[kind][size].learn(single, slowest);
+        }
+    }
+
+    /// Whether a collective that fits into one exchange may be faster where the kernel copies what one of two ranks shows
+    /// the other: so on cores that are far from each other, as every line of a slot goes there and back.
+    #[inline]
+    pub(super) fn may_be_copied(&self, op: &HostOp, frame: usize) -> bool {
+        let kind = matches!(
+            op.kind,
+            OpKind::AllGather | OpKind::AllToAll | OpKind::Broadcast
+        );
+        kind && frame >= AT_ONCE_FROM && self.ranks == 2 && !self.few_cores.load(Relaxed)
+    }
+
+    /// Runs such a collective: in one exchange, or by copies that the kernel makes, whichever was faster. As the way has
+    /// to be known before the exchange, what the last timed operation has cost counts from the next one on.
+    ///
+    /// # Safety
+    /// As [`Engine::run`](crate::host::engine::Engine::run); `bytes` is what `op.count` means, `frame` what a rank shows.
+    pub(super) unsafe fn at_once_or_copied(
+        &self,
+        op: &HostOp,
+        bytes: usize,
+        frame: usize,
+        wait: &dyn WaitPolicy,
+    ) -> Result<()> {
+        let direct = &mut *crate::ops::lock(&self.direct);
+        let may_copy = match (direct.one_process, direct.single_copy, direct.all_readable) {
+            (Some(true), _, _) | (Some(false), SingleCopy::Off, _) => Some(false),
+            (Some(false), _, known) => known,
+            (None, ..) => None,
+        };
+        let Some(true) = may_copy else {
+            // SAFETY: handed down from the caller.
+            unsafe { self.in_one_exchange(op, bytes, frame, wait)? };
+            if may_copy.is_none() && !self.learn_facts(direct) {
+                self.may_copy(direct, wait)?;
+            }
+            return Ok(());
+        };
+        let kind = op.kind as usize;
+        let before = direct.trials[kind][AT_ONCE];
+        let (single, timed) = match direct.single_copy {
+            SingleCopy::Auto => direct.trials[kind][AT_ONCE].next(),
+            _ => (true, false),
+        };
+        let way = Way {
+            direct: single,
+            copies: single,
+            push: false,
+            trial: timed.then_some((kind, AT_ONCE, single)),
+        };
+        let parity = ((self.sequence.load(Relaxed) + 1) & 1) as usize;
+        self.map.cost(self.rank, parity).store(direct.cost, Relaxed);
+        let clock = way.clock();
+        // SAFETY: handed down from the caller.
+        let done = unsafe {
+            match single {
+                true => self.copied(direct, &way, op, (bytes, frame), wait),
+                false => self.in_one_exchange(op, bytes, frame, wait),
+            }
+        };
+        if done.is_err() {
+            // Other ranks have called something else, and have tried nothing.
+            direct.trials[kind][AT_ONCE] = before;
+            return done;
+        }
+        self.learn_cost(direct, parity);
+        direct.note(way, clock, frame);
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`ShmEngine::at_once_or_copied`]; all ranks that have called the same have chosen this way.
+    unsafe fn copied(
+        &self,
+        direct: &mut Direct,
+        way: &Way,
+        op: &HostOp,
+        (bytes, frame): (usize, usize),
+        wait: &dyn WaitPolicy,
+    ) -> Result<()> {
+        let (sequence, parity) = self.begin();
+        // Nobody writes to the buffers of these.
+        self.announce(direct, op, bytes, parity).ended();
+        let says = match op.on_device.any() {
+            true => Staging::ON_DEVICE,
+            false => Staging::NONE,
+        };
+        let says = self.exchange(sequence, Fingerprint::of(op), says, wait)?;
+        // Not after another exchange: then the costs may be those of what comes next.
+        self.learn_cost(direct, parity);
+        let word = |rank, side| self.map.buffer(rank, parity, side).load(Relaxed);
+        let swaps = op.kind == OpKind::AllToAll
+            && (0..self.ranks).any(|rank| word(rank, Side::Send) == word(rank, Side::Recv));
+        // SAFETY: handed down from the caller; all ranks have announced their buffers, and see the same words.
+        unsafe {
+            if swaps || says.says(Staging::ON_DEVICE) {
+                return self.in_one_exchange(op, bytes, frame, wait);
+            }
+            #[cfg(test)]
+            {
+                direct.ways.copies += 1;
+            }
+            match self.visit(direct, way, parity, wait)? {
+                Some(visit) => self.directly(op, bytes, parity, visit),
+                None => Err(Error::internal("a copy without a visit")),
+            }
+        }
     }
 
     /// After the first exchange, which all ranks enter with their facts told.
@@ -867,11 +984,17 @@ impl ShmEngine {
         }))
     }
 
-    /// Ends a visit: this rank leaves the others' buffers, and waits for those who visit its own.
-    pub(super) fn leave(&self, visit: Visit<'_>, visitors: Peers) -> Result<()> {
+    /// Ends a visit: this rank leaves the others' buffers, and waits for those who visit its own. What is to be done with
+    /// these alone, it does `meanwhile`.
+    pub(super) fn leave(
+        &self,
+        visit: Visit<'_>,
+        visitors: Peers,
+        meanwhile: impl FnOnce(),
+    ) -> Result<()> {
         let wait = visit.wait;
         drop(visit);
-        protocol::leave(&self.flags(wait), self.next_leave(), visitors)
+        protocol::leave(&self.flags(wait), self.next_leave(), visitors, meanwhile)
     }
 
     /// Runs an operation in the others' buffers.
@@ -896,6 +1019,8 @@ impl ShmEngine {
             OpKind::Gather if rank != root => Peers::Only(root),
             _ => Peers::All,
         };
+        // This rank's block, where it is not read from anybody.
+        let mut own = None;
         match op.kind {
             OpKind::AllReduce | OpKind::Reduce if visit.way.push => {
                 // SAFETY: handed down from the caller.
@@ -932,13 +1057,10 @@ impl ShmEngine {
                 }
             }
             OpKind::AllGather => {
-                // SAFETY: the caller promised a block of every rank at `recv`; in place the own block is
-                // there, which the others only read.
-                unsafe {
-                    move_own(offset(recv, rank * bytes), send, bytes);
-                    for peer in self.others() {
-                        visit.fetch(peer, 0, offset(recv, peer * bytes), bytes, stream)?;
-                    }
+                own = Some((offset(recv, rank * bytes), send));
+                for peer in self.others() {
+                    // SAFETY: the caller promised a block of every rank at `recv`.
+                    unsafe { visit.fetch(peer, 0, offset(recv, peer * bytes), bytes, stream)? };
                 }
             }
             OpKind::Gather if visit.way.push => {
@@ -979,18 +1101,22 @@ impl ShmEngine {
                 }
             }
             OpKind::AllToAll => {
-                let own = rank * bytes;
-                // SAFETY: the caller promised a block of every rank at both, which are apart on all ranks.
-                unsafe {
-                    move_own(offset(recv, own), send.wrapping_add(own), bytes);
-                    for peer in self.others() {
-                        visit.fetch(peer, own, offset(recv, peer * bytes), bytes, stream)?;
-                    }
+                let at = rank * bytes;
+                own = Some((offset(recv, at), send.wrapping_add(at)));
+                for peer in self.others() {
+                    // SAFETY: the caller promised a block of every rank at both, which are apart on all ranks.
+                    unsafe { visit.fetch(peer, at, offset(recv, peer * bytes), bytes, stream)? };
                 }
             }
             _ => {}
         }
-        self.leave(visit, visitors)
+        self.leave(visit, visitors, || {
+            if let Some((to, from)) = own {
+                // SAFETY: the caller promised a block of every rank at `recv`, and this rank's at `send`; in place it is
+                // there, which the others only read.
+                unsafe { move_own(to, from, bytes) };
+            }
+        })
     }
 
     /// Reduces this rank's part and writes it to the buffers of all who receive it.

@@ -27,6 +27,12 @@ pub(super) const SLOT: usize = 16 << 10;
 /// to the same place of another.
 pub(super) const SLOT_STRIDE: usize = SLOT + 1024 + 64;
 
+/// The same of the slots that there are for at most so many ranks, for when they have fewer cores: each further handshake
+/// then costs changes of the thread that runs, which is more than a longer copy.
+pub(super) const WIDE_SLOT: usize = 64 << 10;
+pub(super) const WIDE_SLOT_RANKS: usize = 32;
+const WIDE_SLOT_STRIDE: usize = WIDE_SLOT + SLOT_STRIDE - SLOT;
+
 /// Pieces of point-to-point messages that can be under way on one channel, of those that do not fit into their notes.
 pub(super) const CHANNEL_DEPTH: u64 = 4;
 
@@ -95,6 +101,7 @@ struct Offsets {
     channels: usize,
     rows: usize,
     slots: usize,
+    wide_slots: usize,
     inbound: usize,
     outbound: usize,
     notes: usize,
@@ -145,7 +152,9 @@ impl Offsets {
         let channels = awaited + ranks * PAIR;
         let rows = channels + ranks * channels_per_rank * PAIR;
         let slots = round_up(rows + ranks * 2 * 3 * ranks * 8, PAGE);
-        let inbound = round_up(slots + ranks * 2 * SLOT_STRIDE, PAGE);
+        let wide_slots = round_up(slots + ranks * 2 * SLOT_STRIDE, PAGE);
+        let widely = if ranks <= WIDE_SLOT_RANKS { ranks } else { 0 };
+        let inbound = round_up(wide_slots + widely * 2 * WIDE_SLOT_STRIDE, PAGE);
         let outbound = inbound + ranks * 2 * inbound_bytes;
         let channels_in_all = ranks * channels_per_rank;
         let notes = outbound + ranks * 2 * outbound_bytes;
@@ -170,6 +179,7 @@ impl Offsets {
             channels,
             rows,
             slots,
+            wide_slots,
             inbound,
             outbound,
             notes,
@@ -457,14 +467,22 @@ impl Map {
         self.half_word(self.offsets.bells + rank * PAIR + 64)
     }
 
+    /// The processor on which a rank ran when it last waited, plus one; 0 before.
+    #[inline]
+    pub(super) fn ran_on(&self, rank: usize) -> &AtomicU32 {
+        self.half_word(self.offsets.bells + rank * PAIR + 68)
+    }
+
     /// Where a rank's data of a small collective lies: in the header's own cache lines if it fits.
     #[inline(always)]
     pub(super) fn stage(&self, rank: usize, parity: usize, bytes: usize) -> *mut u8 {
-        debug_assert!(bytes <= SLOT);
         if bytes <= LINE_PAYLOAD {
             self.at(self.header(rank, parity) + 16)
-        } else {
+        } else if bytes <= SLOT {
             self.slot(rank, parity)
+        } else {
+            debug_assert!(bytes <= WIDE_SLOT && self.ranks <= WIDE_SLOT_RANKS);
+            self.at(self.offsets.wide_slots + (rank * 2 + parity) * WIDE_SLOT_STRIDE)
         }
     }
 
@@ -590,10 +608,12 @@ mod tests {
                 offsets.end
             );
             assert!(offsets.inbound_bytes / ranks >= 64);
+            assert!(ranks > WIDE_SLOT_RANKS || offsets.outbound_bytes >= WIDE_SLOT);
             for area in [
                 offsets.headers,
                 offsets.channels,
                 offsets.slots,
+                offsets.wide_slots,
                 offsets.inbound,
                 offsets.notes,
                 offsets.pieces,

@@ -149,10 +149,17 @@ pub(crate) fn await_peers<G: Group>(
 }
 
 /// Says that this rank has left the others' buffers for the `number`-th time, and waits until those
-/// who were in this rank's have left them, too.
+/// who were in this rank's have left them, too. What this rank has to do with its own buffers, of which the
+/// others only read, it does `meanwhile`.
 #[inline]
-pub(crate) fn leave<G: Group>(group: &G, number: u64, visitors: Peers) -> Result<(), G::Error> {
+pub(crate) fn leave<G: Group>(
+    group: &G,
+    number: u64,
+    visitors: Peers,
+    meanwhile: impl FnOnce(),
+) -> Result<(), G::Error> {
     publish(group, Counter::Left, number);
+    meanwhile();
     await_peers(group, Counter::Left, visitors, number)
 }
 

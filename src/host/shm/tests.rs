@@ -1,7 +1,7 @@
 //! The engine with threads and with processes as ranks.
 
 use super::direct::{Trial, Ways};
-use super::layout::{CHANNEL_DEPTH, Fact};
+use super::layout::{CHANNEL_DEPTH, Fact, SLOT, WIDE_SLOT};
 use super::*;
 use crate::config::SingleCopy;
 use crate::error::Code;
@@ -13,7 +13,7 @@ use crate::host::tests::{
     groups_of_messages, lone_messages, matrix_of, op, pattern, run, run_with, stress, transfer,
 };
 use crate::ops::lock;
-use crate::sys::unix;
+use crate::sys::{cpu, unix};
 use crate::types::{DataType, OpKind, RedOp, Reduction};
 use std::cell::Cell;
 use std::os::fd::AsFd;
@@ -1429,6 +1429,132 @@ fn an_abort_ends_the_waits_of_every_rank() {
 }
 
 #[test]
+fn ranks_that_have_fewer_cores_exchange_more_at_once() {
+    for ranks in [2, 3] {
+        let world = World::new(ranks);
+        let barrier = op(OpKind::Barrier, 0, DataType::Int8);
+        for few in [true, false] {
+            // The first exchange looks how many cores there are.
+            world.each(|engine| run(engine, &barrier).unwrap());
+            for engine in &world.0 {
+                engine.few_cores.store(few, Relaxed);
+            }
+            let steps_of = |bytes: usize| {
+                let before = world.ways();
+                world.each(|engine| {
+                    let mut buffer = Buffer::of(&pattern(engine.rank, 0, 0, bytes));
+                    let broadcast = HostOp {
+                        send: buffer.ptr(),
+                        recv: buffer.ptr(),
+                        root: 1,
+                        ..op(OpKind::Broadcast, bytes, DataType::Uint8)
+                    };
+                    run(engine, &broadcast).unwrap();
+                    assert_eq!(buffer.get(), pattern(1, 0, 0, bytes), "{bytes} bytes");
+                });
+                let after = world.ways();
+                after
+                    .iter()
+                    .zip(&before)
+                    .all(|(after, before)| after != before)
+            };
+            assert!(!steps_of(SLOT));
+            assert_eq!(steps_of(SLOT + 1), !few);
+            assert_eq!(steps_of(WIDE_SLOT), !few);
+            assert!(steps_of(WIDE_SLOT + 1));
+            // Blocks of all ranks together are what counts.
+            let most = WIDE_SLOT / ranks as usize / 8;
+            matrix_of(&world.any(), &[most, most + 1]);
+        }
+    }
+}
+
+#[test]
+fn two_ranks_try_whether_the_kernel_copies_faster_what_fits_into_one_exchange() {
+    let own = Tuning::of_process().unwrap();
+    for single_copy in [SingleCopy::Auto, SingleCopy::On, SingleCopy::Off] {
+        let world = World::tuned(Through::Default, 2, |rank| Tuning {
+            single_copy,
+            process: own.process.wrapping_add(u64::from(rank) << 8),
+            ..own
+        });
+        let barrier = op(OpKind::Barrier, 0, DataType::Int8);
+        world.each(|engine| run(engine, &barrier).unwrap());
+        for engine in &world.0 {
+            engine.few_cores.store(false, Relaxed);
+        }
+        let gather = |engine: &ShmEngine, round: usize, bytes: usize| {
+            let mut send = Buffer::of(&pattern(engine.rank, 0, round, bytes));
+            let mut recv = Buffer::new(2 * bytes);
+            let mut gather = op(OpKind::AllGather, bytes, DataType::Uint8);
+            any_buffers(&mut gather, &mut send, &mut recv);
+            let result = run(engine, &gather);
+            (result, recv.get().to_vec())
+        };
+        world.each(|engine| {
+            for round in 0..60 {
+                // Now and then they disagree, and so have tried nothing.
+                let odd = round % 7 == 3;
+                let bytes = 12_000 + usize::from(odd && engine.rank == 1);
+                let (result, got) = gather(engine, round, bytes);
+                if odd {
+                    assert_eq!(result.unwrap_err().code(), Code::InvalidUsage);
+                    continue;
+                }
+                result.unwrap();
+                let all = [0, 1].map(|from| pattern(from, 0, round, bytes)).concat();
+                assert!(got == all, "round {round}");
+            }
+        });
+        let copies = world
+            .ways()
+            .iter()
+            .map(|ways| ways.copies)
+            .collect::<Vec<_>>();
+        assert_eq!(copies[0], copies[1], "{single_copy:?}");
+        match single_copy {
+            SingleCopy::Off => assert_eq!(copies[0], 0),
+            // All but the first, after which they ask each other whether they can.
+            SingleCopy::On => assert_eq!(copies[0], 60 - 9 - 1),
+            // Half of the trial, whatever comes of it.
+            SingleCopy::Auto => assert!(copies[0] >= 6),
+        }
+        matrix_of(&world.any(), &[1100, 1500, 2000, 2049, 3000]);
+        assert_eq!(world.ways()[0].copies, world.ways()[1].copies);
+    }
+}
+
+#[test]
+fn a_rank_looks_on_for_those_on_other_cores_and_gives_way_to_those_on_its_own() {
+    let world = World::new(3);
+    let engine = &world.0[0];
+    engine.spins.store(false, Relaxed);
+    // How often a wait looks before it gives way for the first time.
+    let looks = |beside: [bool; 2], awaited: &[u32]| loop {
+        let here = cpu::current();
+        for (rank, beside) in (1..).zip(beside) {
+            let cpu = if beside { here } else { here + 1 };
+            engine.map.ran_on(rank).store(cpu, Relaxed);
+        }
+        let looks = Cell::new(0);
+        let ready = || {
+            looks.set(looks.get() + 1);
+            false
+        };
+        engine.give_way(&ready, &|| awaited.to_vec());
+        // Else this thread has moved in between.
+        if engine.map.ran_on(0).load(Relaxed) == here {
+            return looks.get();
+        }
+    };
+    assert_eq!(looks([true, true], &[2]), 1);
+    assert_eq!(looks([true, false], &[1]), 1);
+    assert_eq!(looks([true, false], &[1, 2]), 1);
+    assert!(looks([true, false], &[2]) > 100);
+    assert!(looks([false, false], &[1, 2]) > 100);
+}
+
+#[test]
 fn what_is_there_counts_although_a_rank_has_ended_the_communicator_since() {
     let end = |engine: &ShmEngine, aborts: bool| match aborts {
         true => engine.abort(),
@@ -1436,7 +1562,8 @@ fn what_is_there_counts_although_a_rank_has_ended_the_communicator_since() {
     };
     // The other rank publishes and ends the communicator between two looks, whichever these are.
     for aborts in [true, false] {
-        for moment in 0..110 {
+        // Those of a wait that looks on, and those of one that has given way some times.
+        for moment in (0..110).chain(2000..2170) {
             let world = World::new(2);
             let looks = Cell::new(0);
             let ready = || {

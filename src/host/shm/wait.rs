@@ -1,6 +1,7 @@
 //! Waiting for other ranks, and telling them that waiting is in vain.
 //!
-//! A wait spins for a moment if every rank can have a core of its own, else it yields at once; then
+//! A wait spins for a moment if every rank can have a core of its own, else it yields at once, unless those that it waits
+//! for last waited on other cores: giving way would then cost two changes of thread for nothing. Then
 //! it sleeps on the rank's bell for at most a millisecond at a time. Whoever publishes something rings the bells
 //! of sleepers, without a fence: a ring that gets lost in a store buffer costs one sleep.
 
@@ -9,7 +10,7 @@ use super::layout::{FAILURE_TEXT, Map};
 use super::protocol::{Counter, Group};
 use crate::error::{Code, Error, Result};
 use crate::host::op::WaitPolicy;
-use crate::sys::futex;
+use crate::sys::{cpu, futex};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -235,13 +236,41 @@ impl ShmEngine {
             }
         } else if !policy.may_be_long() {
             for _ in 0..FIRST_YIELDS {
-                futex::yield_now();
-                if ready() {
+                if self.give_way(&ready, &waiting_for) {
                     return Ok(());
                 }
             }
         }
         self.wait_slowly(policy, &ready, &waiting_for)
+    }
+
+    /// Lets others have the core, unless all that is awaited comes from other cores: then it looks on for about as long as
+    /// giving way and coming back takes. Whether what is awaited is there.
+    #[inline(never)]
+    pub(super) fn give_way(
+        &self,
+        ready: &dyn Fn() -> bool,
+        waiting_for: &dyn Fn() -> Vec<u32>,
+    ) -> bool {
+        let here = cpu::current();
+        let own = self.map.ran_on(self.rank);
+        if own.load(Relaxed) != here {
+            own.store(here, Relaxed);
+        }
+        let beside = |rank: usize| rank != self.rank && self.map.ran_on(rank).load(Relaxed) == here;
+        let neighbours = (0..self.ranks).filter(|rank| beside(*rank)).count();
+        let any_awaited = || waiting_for().into_iter().any(|rank| beside(rank as usize));
+        let all = neighbours + 1 == self.ranks;
+        if !all && (neighbours == 0 || !any_awaited()) {
+            for look in 0..FIRST_LOOKS {
+                pause_after(look);
+                if ready() {
+                    return true;
+                }
+            }
+        }
+        futex::yield_now();
+        ready()
     }
 
     #[cold]

@@ -222,7 +222,14 @@ macro_rules! models {
                         true => Peers::All,
                         false => Peers::Only(own.rank),
                     };
-                    protocol::leave(own, sequence, visitors).unwrap();
+                    // What it has itself is still there.
+                    protocol::leave(own, sequence, visitors, || {
+                        if owners.has(own.rank) {
+                            let found = own.all[own.rank].buffer.read();
+                            assert_eq!(found, contribution(own.rank, sequence, 0));
+                        }
+                    })
+                    .unwrap();
                 }
             });
         }
