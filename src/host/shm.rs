@@ -101,8 +101,8 @@ pub(crate) struct ShmEngine {
     dropped: Box<[AtomicU64]>,
     /// Something of a message that this rank has refused may still come.
     refuses: AtomicBool,
-    /// Receivers that can't read this rank's ordinary memory.
-    declined: Box<[AtomicBool]>,
+    /// Receivers that can't read this rank's ordinary memory, and its heap.
+    declined: Box<[[AtomicBool; 2]]>,
     /// How often this rank has left the others' buffers, the same on all ranks.
     left: AtomicU64,
     /// The receive buffer to which others may write; no bytes: there is none.
@@ -181,7 +181,7 @@ impl ShmEngine {
             messages: zeros(),
             dropped: zeros(),
             refuses: AtomicBool::new(false),
-            declined: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
+            declined: (0..ranks).map(|_| Default::default()).collect(),
             left: AtomicU64::new(0),
             lent_at: AtomicPtr::new(std::ptr::null_mut()),
             lent_bytes: AtomicUsize::new(0),

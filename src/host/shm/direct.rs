@@ -49,6 +49,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -1416,6 +1417,11 @@ impl ShmEngine {
 
     // ---- messages
 
+    /// Whether a receiver has said that it can't reach memory of that kind.
+    pub(super) fn is_declined(&self, peer: usize, word: u64) -> &AtomicBool {
+        &self.declined[peer][usize::from(word & IN_HEAP != 0)]
+    }
+
     /// Where a message lies, for a receiver that reads it whole; 0 if it goes in pieces; and whether it is timed. This
     /// rank alone decides that, the receiver may decline.
     pub(super) fn offer(
@@ -1427,13 +1433,14 @@ impl ShmEngine {
     ) -> (u64, Option<Tried>) {
         let direct = &mut *crate::ops::lock(&self.direct);
         let word = self.word_of(direct, buffer, bytes);
-        if word & IN_HEAP != 0 || self.is_here(peer) {
+        let declined = self.is_declined(peer, word).load(Relaxed);
+        if self.is_here(peer) || word & IN_HEAP != 0 && !declined {
             return (word, None);
         }
         let off = SingleCopy::Off as u64;
-        let refused = self.fact(peer, Fact::SingleCopy) == off
-            || self.tuning.single_copy == SingleCopy::Off
-            || self.declined[peer].load(Relaxed);
+        let refused = declined
+            || self.fact(peer, Fact::SingleCopy) == off
+            || self.tuning.single_copy == SingleCopy::Off;
         if refused {
             return (0, None);
         }

@@ -57,7 +57,7 @@ struct Transfer {
     since: Option<Instant>,
     /// The number of a send's first piece, from when it was posted until the receiver has taken it.
     first: Option<u64>,
-    /// The number of a send's message, once its first piece was posted.
+    /// The number of the message, once its first piece was posted or taken.
     message: Option<u64>,
     /// The channel's count of pieces at which a send is complete, once all are posted.
     last: Option<u64>,
@@ -589,7 +589,8 @@ impl ShmEngine {
                     ));
                 }
                 DECLINED => {
-                    self.declined[transfer.peer].store(true, Relaxed);
+                    self.is_declined(transfer.peer, transfer.whole)
+                        .store(true, Relaxed);
                     self.give_up(transfer);
                     (transfer.whole, transfer.last) = (0, None);
                 }
@@ -853,12 +854,15 @@ impl ShmEngine {
                 continue;
             }
             let found = protocol::look(note.whole);
-            if found == Posted::Nothing {
+            // Its sender could not go on with a message and has failed, as the next wait says.
+            let broken_off = transfer.begun && transfer.message != Some(message);
+            if found == Posted::Nothing || broken_off {
                 break;
             }
             moved = true;
             if !transfer.begun {
                 transfer.begun = true;
+                transfer.message = Some(message);
                 let (sent, sent_dtype) = (note.count.load(Relaxed), note.dtype.load(Relaxed));
                 if (sent, sent_dtype) != (transfer.count as u64, transfer.dtype as u32) {
                     // So that its sender does not take it for one that lies in the channel.

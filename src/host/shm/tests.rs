@@ -823,6 +823,52 @@ fn a_message_that_the_receiver_cannot_read_goes_in_pieces() {
     assert_eq!([of(0), of(1), of(2)], [(3, 0), (0, 1), (3, 0)]);
 }
 
+/// What lies in a heap is offered by itself, and declined by itself: once.
+#[test]
+fn a_heap_that_the_receiver_cannot_map_is_offered_once() {
+    let world = World::through(Through::Heap, 2);
+    // As if rank 0 were in another pid namespace.
+    world.0[0].map.fact(0, Fact::PidNamespace).store(1, Relaxed);
+    for round in 0..4 {
+        world.any().each(|engine| {
+            let mut buffer = match engine.rank() {
+                0 => Buffer::of(&pattern(0, 1, round, 300_000)),
+                _ => Buffer::new(300_000),
+            };
+            let kind = [OpKind::Send, OpKind::Recv][engine.rank()];
+            run(engine, &transfer(kind, 1 - engine.rank(), &mut buffer)).unwrap();
+            assert!(buffer.get() == pattern(0, 1, round, 300_000));
+        });
+    }
+    assert_eq!(ways(&world.0[1]).declined, 1);
+}
+
+/// A sender that can't go on with a message fails, but what it had posted of others may be there already.
+#[test]
+fn a_message_that_breaks_off_is_not_continued_with_the_next_one() {
+    let world = World::through(Through::Segment, 2);
+    let piece = world.0[0].map.piece_bytes();
+    let sender = &world.0[0];
+    for (at, (message, bytes)) in [(1, 2 * piece), (2, piece)].into_iter().enumerate() {
+        let note = sender.map.note(0, 1, at as u64);
+        note.message.store(message, Relaxed);
+        note.count.store(bytes as u64, Relaxed);
+        note.dtype.store(DataType::Uint8 as u32, Relaxed);
+        note.slot.store(at as u64, Relaxed);
+        note.number.store(at as u64 + 1, Release);
+    }
+    sender.publish_failure(&Error::new(
+        Code::SystemError,
+        "a copy from the device failed",
+    ));
+    let mut recv = Buffer::new(2 * piece);
+    let error = run(&*world.0[1], &transfer(OpKind::Recv, 0, &mut recv)).unwrap_err();
+    assert!(
+        error.text().contains("a copy from the device failed"),
+        "{error}"
+    );
+}
+
 #[test]
 fn one_rank_that_cannot_read_another_keeps_all_from_it() {
     for (odd, fact) in [(0, Fact::ProbeValue), (2, Fact::PidNamespace)] {

@@ -160,7 +160,9 @@ impl ShmEngine {
     fn takes_short(&self, short: &Short) -> bool {
         let bytes = short.count * short.dtype.size();
         let most = self.map.note_bytes().min(MOST_SHORT);
-        bytes <= most.min(self.tuning.whole_message_from)
+        // What may be offered where it lies is not short, whatever the limit.
+        bytes <= most
+            && bytes < self.tuning.whole_message_from
             && short.peer < self.ranks
             && short.peer != self.rank
             && self.ranks <= MAX_MESSAGING_RANKS
@@ -272,13 +274,14 @@ impl ShmEngine {
 
     /// Whether all of a group are short messages of one direction with one other rank.
     pub(super) fn is_short_run(&self, ops: &[&HostOp]) -> bool {
-        let most = self.map.note_bytes().min(self.tuning.whole_message_from);
+        let (most, limit) = (self.map.note_bytes(), self.tuning.whole_message_from);
         let Some((kind, peer)) = ops.first().map(|op| (op.kind, op.root)) else {
             return false;
         };
         peer as usize != self.rank
             && ops.iter().all(|op| {
-                let short = op.count * op.dtype.size() <= most && !op.on_device.any();
+                let bytes = op.count * op.dtype.size();
+                let short = bytes <= most && bytes < limit && !op.on_device.any();
                 short && op.kind == kind && op.root == peer
             })
     }
