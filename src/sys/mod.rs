@@ -10,5 +10,6 @@ pub(crate) mod net;
 pub(crate) mod per_process;
 pub(crate) mod process;
 pub(crate) mod secure;
+pub(crate) mod stopwatch;
 pub(crate) mod turnstile;
 pub(crate) mod unix;

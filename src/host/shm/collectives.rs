@@ -334,7 +334,7 @@ impl ShmEngine {
         wait: &dyn WaitPolicy,
     ) -> Result<()> {
         let way = self.choose(direct, op, frame, parity, wait)?;
-        let clock = way.clock();
+        let clock = way.clock(self);
         // SAFETY: handed down from the caller; all ranks have chosen the same way.
         unsafe {
             match self.visit(direct, &way, parity, wait)? {
@@ -812,7 +812,7 @@ impl ShmEngine {
             };
         }
         let way = self.choose(direct, op, largest, parity, wait)?;
-        let clock = way.clock();
+        let clock = way.clock(self);
         let read = |visit: Visit<'_>| {
             for peer in self.others() {
                 let displ = self.map.row(peer, parity, Row::Displacement, rank);

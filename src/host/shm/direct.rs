@@ -44,6 +44,7 @@ use crate::host::op::{HostOp, WaitPolicy};
 use crate::sys::memory::read_process;
 use crate::sys::per_process::PerProcess;
 use crate::sys::process::{self, ProcessWatch};
+use crate::sys::stopwatch::Stopwatch;
 use crate::types::OpKind;
 use std::io;
 use std::mem::MaybeUninit;
@@ -283,12 +284,12 @@ impl Direct {
     }
 
     /// Remembers what a timed operation cost.
-    pub(super) fn note(&mut self, way: Way, clock: Option<Instant>, frame: usize) {
+    pub(super) fn note(&mut self, way: Way, clock: Option<Stopwatch>, frame: usize) {
         if let (Some(trial), Some(clock)) = (way.trial, clock) {
             self.timed = Some(trial);
             // Picoseconds per byte: sizes of one class differ.
-            let cost = clock.elapsed().as_nanos() * 1000 / frame.max(1) as u128;
-            self.cost = u64::try_from(cost).unwrap_or(u64::MAX).max(1);
+            let cost = clock.nanoseconds().saturating_mul(1000) / frame.max(1) as u64;
+            self.cost = cost.max(1);
         }
     }
 }
@@ -307,9 +308,9 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// Starts the clock of a timed operation.
-    pub(super) fn clock(&self) -> Option<Instant> {
-        self.trial.is_some().then(Instant::now)
+    /// Starts the clock of a timed operation of an engine.
+    pub(super) fn clock(&self, engine: &ShmEngine) -> Option<Stopwatch> {
+        self.trial.is_some().then(|| engine.stopwatch())
     }
 }
 
@@ -777,7 +778,7 @@ impl ShmEngine {
         };
         let parity = ((self.sequence.load(Relaxed) + 1) & 1) as usize;
         self.map.cost(self.rank, parity).store(direct.cost, Relaxed);
-        let clock = way.clock();
+        let clock = way.clock(self);
         // SAFETY: handed down from the caller.
         let done = unsafe {
             match single {
@@ -1416,6 +1417,11 @@ impl ShmEngine {
     }
 
     // ---- messages
+
+    /// For a collective that is tried. Where ranks share cores, the time that another has the core says nothing.
+    fn stopwatch(&self) -> Stopwatch {
+        Stopwatch::start(!self.spins.load(Relaxed))
+    }
 
     /// Whether a receiver has said that it can't reach memory of that kind.
     pub(super) fn is_declined(&self, peer: usize, word: u64) -> &AtomicBool {

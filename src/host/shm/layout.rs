@@ -270,7 +270,7 @@ pub(super) struct NoteWords<'a> {
     /// timed message's last piece, in the end, the nanoseconds that the receiver needed for it.
     pub count: &'a AtomicU64,
     pub dtype: &'a AtomicU32,
-    /// 0 or [`TIMED`]; what the receiver says of a message whose first piece this is: [`REJECTED`] or [`DECLINED`].
+    /// 0, [`TIMED`] or [`TIMED_RUNNING`]; what the receiver says of a message whose first piece this is: [`REJECTED`] or [`DECLINED`].
     pub verdict: &'a AtomicU32,
     /// Where the whole message lies, as in [`Map::buffer`], until the offer is taken or taken back; 0 if the payload is
     /// a piece of it.
@@ -286,6 +286,8 @@ pub(super) const REJECTED: u32 = 1;
 pub(super) const DECLINED: u32 = 2;
 /// The sender wants to know how long the receiver needs for the message.
 pub(super) const TIMED: u32 = 3;
+/// The same, but only while the receiver's thread runs.
+pub(super) const TIMED_RUNNING: u32 = 4;
 
 impl NoteWords<'_> {
     /// The line in which its words lie.

@@ -27,17 +27,17 @@
 use super::ShmEngine;
 use super::collectives::STREAM_FROM;
 use super::direct::Tried;
-use super::layout::{CHANNEL_DEPTH, DECLINED, NoteWords, REJECTED, TIMED};
+use super::layout::{CHANNEL_DEPTH, DECLINED, NoteWords, REJECTED, TIMED, TIMED_RUNNING};
 use super::protocol::{self, Posted};
 use super::wait::Waiter;
 use crate::error::{Error, Result};
 use crate::host::kernels::{copy, fence};
 use crate::host::local::{dtype_name, message_mismatch, own_transfers};
 use crate::host::op::{HostOp, WaitPolicy};
+use crate::sys::stopwatch::Stopwatch;
 use crate::types::{DataType, OpKind};
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::time::Instant;
 
 /// One send or receive with another rank that is under way.
 struct Transfer {
@@ -54,7 +54,7 @@ struct Transfer {
     /// A receive has taken the first piece.
     begun: bool,
     /// When it did, if the sender wants to know how long it takes.
-    since: Option<Instant>,
+    since: Option<Stopwatch>,
     /// The number of a send's first piece, from when it was posted until the receiver has taken it.
     first: Option<u64>,
     /// The number of the message, once its first piece was posted or taken.
@@ -608,14 +608,17 @@ impl ShmEngine {
                 let message = self.messages[transfer.peer].load(Relaxed) + 1;
                 self.messages[transfer.peer].store(message, Relaxed);
                 transfer.first = Some(posted);
-                if transfer.timing.is_some() {
-                    timed = TIMED;
-                }
+                timed = match &transfer.timing {
+                    Some(timing) if self.times_threads(timing.trial.lone) => TIMED_RUNNING,
+                    Some(_) => TIMED,
+                    None => 0,
+                };
                 message
             });
             let note = self.map.note(self.rank, transfer.peer, posted);
             moved = true;
-            let begins = transfer.timing.is_some().then(Instant::now);
+            let begins = (transfer.timing.as_ref())
+                .map(|timing| Stopwatch::start(self.times_threads(timing.trial.lone)));
             if transfer.whole == 0 {
                 // SAFETY: handed down from the caller; there is room.
                 if let Err(error) = unsafe { self.put(transfer, &note, posted) } {
@@ -636,12 +639,10 @@ impl ShmEngine {
                 break;
             }
             if let (Some(timing), Some(begins)) = (&mut transfer.timing, begins) {
-                let spent = begins.elapsed().as_nanos() as u64;
+                let spent = begins.nanoseconds();
                 timing.all += spent;
-                // Where the receiver has no core of its own, it doesn't begin before this rank waits.
-                let alone = !self.spins.load(Relaxed) && transfer.first.is_some();
-                if timing.first == 0 || alone {
-                    timing.first += spent.max(1);
+                if timing.first == 0 {
+                    timing.first = spent.max(1);
                 }
             }
             if transfer.done == transfer.bytes {
@@ -692,13 +693,22 @@ impl ShmEngine {
         });
     }
 
+    /// Whether a message is timed while the threads run only: alone where ranks share cores, as the time that another has the
+    /// core then says nothing. Of many together it does, as it is how often the core has to change hands.
+    fn times_threads(&self, lone: bool) -> bool {
+        lone && !self.spins.load(Relaxed)
+    }
+
     /// What a send has cost, if the receiver needed so many nanoseconds from when its first piece was there.
     #[cold]
     fn learn_message(&self, timing: &Timing, receiver: u64, bytes: usize) {
-        // Alone, a message is not there before its first piece. Of many together the slower side counts.
-        let nanoseconds = match timing.trial.lone {
-            true => receiver + timing.first,
-            false => receiver.max(timing.all),
+        // Alone, a message is not there before its first piece; where ranks share cores it costs the work of both. Of many
+        // together the slower side counts.
+        let lone = timing.trial.lone;
+        let nanoseconds = match (self.times_threads(lone), lone) {
+            (true, _) => receiver + timing.all,
+            (false, true) => receiver + timing.first,
+            (false, false) => receiver.max(timing.all),
         };
         let cost = nanoseconds.saturating_mul(1000) / bytes.max(1) as u64;
         self.learn_trial(timing.trial, Some(cost.max(1)));
@@ -889,9 +899,11 @@ impl ShmEngine {
                         ),
                     ));
                 }
-                if note.verdict.load(Relaxed) == TIMED {
-                    transfer.since = Some(Instant::now());
-                }
+                transfer.since = match note.verdict.load(Relaxed) {
+                    TIMED => Some(Stopwatch::start(false)),
+                    TIMED_RUNNING => Some(Stopwatch::start(true)),
+                    _ => None,
+                };
             }
             if let Posted::Offer(whole) = found {
                 if self.fits_channel(transfer.bytes) && !protocol::take_offer(note.whole, whole) {
@@ -909,7 +921,7 @@ impl ShmEngine {
                 }
                 let complete = transfer.done == transfer.bytes;
                 if let (true, Some(since)) = (complete, transfer.since) {
-                    note.count.store(since.elapsed().as_nanos() as u64, Relaxed);
+                    note.count.store(since.nanoseconds(), Relaxed);
                 }
                 next += 1;
                 taken.store(next, Release);
@@ -947,7 +959,7 @@ impl ShmEngine {
                     fence();
                 }
                 if let Some(since) = transfer.since {
-                    note.count.store(since.elapsed().as_nanos() as u64, Relaxed);
+                    note.count.store(since.nanoseconds(), Relaxed);
                 }
             }
             next += 1;

@@ -68,6 +68,14 @@ pub(crate) trait Group {
         ready: impl Fn() -> bool,
         missing: impl Fn() -> Vec<u32>,
     ) -> Result<(), Self::Error>;
+    /// The same where whoever has come has nothing else to do before all have.
+    fn wait_to_meet(
+        &self,
+        ready: impl Fn() -> bool,
+        missing: impl Fn() -> Vec<u32>,
+    ) -> Result<(), Self::Error> {
+        self.wait_until(ready, missing)
+    }
 }
 
 /// The ranks that have a part in a step.
@@ -117,7 +125,7 @@ pub(crate) fn exchange<G: Group>(
     let missing = || ranks_where(group, |rank| !arrived(rank));
     for rank in 0..group.ranks() {
         if rank != group.rank() {
-            group.wait_until(|| arrived(rank), missing)?;
+            group.wait_to_meet(|| arrived(rank), missing)?;
             met(rank);
         }
     }

@@ -1,7 +1,8 @@
 //! Waiting for other ranks, and telling them that waiting is in vain.
 //!
-//! A wait spins for a moment if every rank can have a core of its own, else it yields at once, unless those that it waits
-//! for last waited on other cores: giving way would then cost two changes of thread for nothing. Then
+//! A wait spins for a moment if every rank can have a core of its own, else it yields at once, unless all are
+//! to meet and those that have not come last waited on other cores: giving way would then cost two changes of thread for
+//! nothing. Then
 //! it sleeps on the rank's bell for at most a millisecond at a time. Whoever publishes something rings the bells
 //! of sleepers, without a fence: a ring that gets lost in a store buffer costs one sleep.
 
@@ -192,6 +193,11 @@ impl Group for Flags<'_> {
     fn wait_until(&self, ready: impl Fn() -> bool, missing: impl Fn() -> Vec<u32>) -> Result<()> {
         self.engine.wait_until(self.wait, ready, missing)
     }
+
+    #[inline(always)]
+    fn wait_to_meet(&self, ready: impl Fn() -> bool, missing: impl Fn() -> Vec<u32>) -> Result<()> {
+        self.engine.wait_as::<true>(self.wait, ready, missing)
+    }
 }
 
 impl ShmEngine {
@@ -223,6 +229,17 @@ impl ShmEngine {
         ready: impl Fn() -> bool,
         waiting_for: impl Fn() -> Vec<u32>,
     ) -> Result<()> {
+        self.wait_as::<false>(policy, ready, waiting_for)
+    }
+
+    /// As [`ShmEngine::wait_until`]. `MEETING`: ranks that are not awaited have nothing to do meanwhile.
+    #[inline]
+    fn wait_as<const MEETING: bool>(
+        &self,
+        policy: &dyn WaitPolicy,
+        ready: impl Fn() -> bool,
+        waiting_for: impl Fn() -> Vec<u32>,
+    ) -> Result<()> {
         if ready() {
             return Ok(());
         }
@@ -236,7 +253,14 @@ impl ShmEngine {
             }
         } else if !policy.may_be_long() {
             for _ in 0..FIRST_YIELDS {
-                if self.give_way(&ready, &waiting_for) {
+                let came = match MEETING {
+                    true => self.give_way(&ready, &waiting_for),
+                    false => {
+                        futex::yield_now();
+                        ready()
+                    }
+                };
+                if came {
                     return Ok(());
                 }
             }
