@@ -37,6 +37,7 @@ use crate::host::op::{HostOp, WaitPolicy};
 use crate::sys::stopwatch::Stopwatch;
 use crate::types::{DataType, OpKind};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// One send or receive with another rank that is under way.
@@ -504,6 +505,17 @@ impl ShmEngine {
         self.filled[peer][(slot % CHANNEL_DEPTH) as usize].load(Relaxed) <= taken
     }
 
+    /// Frees the slots of these pieces of a message that was refused: its receiver reads no more of it than notes, which it may do late.
+    #[cold]
+    pub(super) fn take_slots_back(&self, peer: usize, pieces: Range<u64>) {
+        for filled in &self.filled[peer] {
+            let piece = filled.load(Relaxed).wrapping_sub(1);
+            if pieces.contains(&piece) {
+                filled.store(0, Relaxed);
+            }
+        }
+    }
+
     /// Puts the next piece of a send into the `posted`-th note or its slot.
     ///
     /// # Safety
@@ -577,6 +589,9 @@ impl ShmEngine {
             match note.verdict.load(Relaxed) {
                 REJECTED => {
                     self.give_up(transfer);
+                    let end = transfer.last;
+                    let end = end.unwrap_or_else(|| self.posted[transfer.peer].load(Relaxed));
+                    self.take_slots_back(transfer.peer, first..end);
                     let expected = note.count.load(Relaxed);
                     let expected_dtype = dtype_name(note.dtype.load(Relaxed).into());
                     return Outcome::Failed(message_mismatch(
@@ -810,10 +825,13 @@ impl ShmEngine {
     /// Drops what has come of messages that were refused, whose room their senders may wait for; whether there was any.
     /// What their senders had not posted by then may come until the next message does. Not from the rank `except`, from
     /// which the caller is taking what comes; this rank itself: there is none.
+    #[inline(always)]
     pub(super) fn drop_refused(&self, except: usize) -> bool {
-        if !self.refuses.load(Relaxed) {
-            return false;
-        }
+        self.refuses.load(Relaxed) && self.drop_what_was_refused(except)
+    }
+
+    #[cold]
+    fn drop_what_was_refused(&self, except: usize) -> bool {
         let (mut moved, mut more) = (false, false);
         for peer in 0..self.ranks {
             let dropped = self.dropped[peer].load(Relaxed);

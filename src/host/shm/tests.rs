@@ -1353,6 +1353,50 @@ fn a_rank_that_waits_drops_what_it_has_refused() {
     }
 }
 
+/// A rank that waits in a collective drops what comes late of what it has refused.
+#[test]
+fn a_collective_that_waits_drops_what_was_refused() {
+    let world = World::through(Through::Segment, 2);
+    world.each(|engine| {
+        let mut odd = Buffer::new(50_000 + engine.rank);
+        let kind = [OpKind::Send, OpKind::Recv][engine.rank];
+        run(engine, &transfer(kind, 1 - engine.rank, &mut odd)).unwrap_err();
+    });
+    world.each(|engine| {
+        if engine.rank == 0 {
+            let late = engine.posted[1].fetch_add(1, Relaxed);
+            std::thread::sleep(Duration::from_millis(5));
+            let note = engine.map.note(0, 1, late);
+            let message = engine.messages[1].load(Relaxed);
+            note.message.store(message, Relaxed);
+            note.number.store(late + 1, Release);
+            engine.ring();
+            let since = Instant::now();
+            while engine.map.taken(0, 1).load(Acquire) <= late {
+                assert!(since.elapsed() < Duration::from_secs(5), "it stays");
+                std::thread::yield_now();
+            }
+        }
+        run(engine, &op(OpKind::Barrier, 0, DataType::Int8)).unwrap();
+    });
+}
+
+/// Of a refused message nobody reads the slots any more, whenever its notes are dropped; those of others stay.
+#[test]
+fn a_sender_that_is_refused_has_its_slots_back() {
+    let world = World::through(Through::Segment, 2);
+    let engine = &world.0[0];
+    for (last, freed) in [(None, [0; 4]), (Some(6), [0, 0, 7, 8])] {
+        engine.posted[1].store(8, Relaxed);
+        for (filled, piece) in engine.filled[1].iter().zip(5..) {
+            filled.store(piece, Relaxed);
+        }
+        engine.take_slots_back(1, 4..last.unwrap_or(8));
+        let filled = engine.filled[1].each_ref().map(|f| f.load(Relaxed));
+        assert_eq!(filled, freed);
+    }
+}
+
 #[test]
 fn a_failed_operation_returns_only_when_its_buffers_are_left() {
     let world = World::through(Through::Pointers, 2);

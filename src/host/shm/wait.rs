@@ -191,12 +191,25 @@ impl Group for Flags<'_> {
 
     #[inline(always)]
     fn wait_until(&self, ready: impl Fn() -> bool, missing: impl Fn() -> Vec<u32>) -> Result<()> {
+        let ready = || ready() || self.drop_refused();
         self.engine.wait_until(self.wait, ready, missing)
     }
 
     #[inline(always)]
     fn wait_to_meet(&self, ready: impl Fn() -> bool, missing: impl Fn() -> Vec<u32>) -> Result<()> {
+        let ready = || ready() || self.drop_refused();
         self.engine.wait_as::<true>(self.wait, ready, missing)
+    }
+}
+
+impl Flags<'_> {
+    /// Makes room for others' messages meanwhile: nothing that is awaited.
+    #[inline(always)]
+    fn drop_refused(&self) -> bool {
+        if self.engine.drop_refused(self.engine.rank) {
+            self.engine.ring();
+        }
+        false
     }
 }
 
