@@ -133,9 +133,12 @@ pub(crate) fn create() -> Result<*mut c_void> {
                     .unwrap_or_else(|_| Err(Error::internal("a task of a host stream panicked")));
                 let mut progress = lock(&shared.0);
                 progress.done += 1;
-                if let Err(error) = outcome {
+                // What is behind the first failure mostly fails for the same reason, thousands of times.
+                if let Err(error) = outcome
+                    && progress.error.is_none()
+                {
                     log::warn!("{error}");
-                    progress.error.get_or_insert(error);
+                    progress.error = Some(error);
                 }
                 shared.1.notify_all();
             }
