@@ -712,7 +712,7 @@ const char *flagosGetErrorString(flagosResult_t result);
 /**
  * The text of the last error: of a communicator, or of the calling thread if comm is NULL or no live
  * communicator (the errors of calls that have no communicator, or whose communicator is gone). It
- * names our code, the vendor's code and words, library, communicator, operation and a hint, as far as
+ * names the vendor's code and words, library, communicator, operation and a hint, as far as
  * there are any. A call that succeeds does not clear it.
  *
  * @param comm  the communicator, or NULL. Never followed.
@@ -859,7 +859,8 @@ flagosResult_t flagosGetUniqueId(struct flagosUniqueId *id);
  *
  * @return flagosSuccess; flagosInvalidArgument (a NULL, nranks or rank out of range, an id that is not
  * one); flagosInvalidUsage (the ranks disagree: nranks, versions, a rank twice; the text names the odd
- * rank); flagosTimeout (the text names the missing ranks); flagosRemoteError (another rank failed);
+ * rank. Or nobody serves the id any more: it was used before, or the process that made it has ended);
+ * flagosTimeout (the text names the missing ranks); flagosRemoteError (another rank failed);
  * flagosNotSupported (no tier that is allowed works; the text says why for each);
  * flagosUnhandledDeviceError, flagosUnboundDevice, flagosUnhandledCclError, flagosSystemError,
  * flagosInternalError.
@@ -1811,12 +1812,13 @@ flagosResult_t flagosRedOpDestroy(flagosRedOp_t op,
 /**
  * Asks the driver which device is current on the calling thread, now. Nothing is cached.
  *
- * @param device  receives the index, -1 on a machine without a driver; 0 on failure. Not NULL.
+ * @param device  receives the index; 0 on failure. Not NULL.
  *
  * Threads: any; the answer is the calling thread's.
  *
  * @return flagosSuccess; flagosInvalidArgument (device is NULL); flagosUnboundDevice (the driver says
- * that the thread has none); flagosUnhandledDeviceError, flagosNotSupported, flagosInternalError.
+ * that the thread has none); flagosNotSupported (no driver); flagosUnhandledDeviceError,
+ * flagosInternalError.
  *
  * Semantics: cudaGetDevice's.
  */

@@ -61,7 +61,7 @@ const LOG: Var = Var {
     name: "FLAGOSCOMM_LOG",
     kind: Kind::Word(&["off", "error", "warn", "info", "debug", "trace"]),
     default: "warn",
-    meaning: "How much the C libraries say. A Rust program's own logger is not touched.",
+    meaning: "How much the C libraries say; trace is the same as debug so far. A Rust program's own logger is not touched.",
 };
 const LOG_FILE: Var = Var {
     name: "FLAGOSCOMM_LOG_FILE",
@@ -216,7 +216,8 @@ const VENDOR_NUMBERS: Var = Var {
     default: "the numbers that flagos-comm knows",
     meaning: "Numbers of the vendor's enumerations that no document known to flagos-comm tells, as `name=number` with \
               commas between, for example FLAGOSCOMM_MTHREADS_NUMBERS=not_ready=600. A call that \
-              lacks one names it; a name that the vendor doesn't take is an error that lists those it takes.",
+              lacks one names it; a name that the vendor doesn't take is an error that lists those it takes (a warning \
+              where the vendor isn't used).",
 };
 
 /// Every variable of ours.
@@ -251,7 +252,7 @@ const GEMS_VENDOR: Var = Var {
     name: "GEMS_VENDOR",
     kind: Kind::Text,
     default: "detected",
-    meaning: "The accelerator's vendor, by the name that FlagGems and torch_fl use.",
+    meaning: "The accelerator's vendor, by the name that FlagGems and torch_fl use. A name that nothing knows is an error.",
 };
 const LD_LIBRARY_PATH: Var = Var {
     name: "LD_LIBRARY_PATH",
@@ -435,7 +436,8 @@ const UCX_TCP_TX_SEG_SIZE: Var = Var {
     kind: Kind::Text,
     default: "unset",
     meaning: "What UCX sends over TCP at once. If neither this nor UCX_TCP_RX_SEG_SIZE is set, both are 260 KiB \
-              for the host tier, less for more than 32 ranks; UCX's own choice makes collectives slower.",
+              for the host tier, less for more than 32 ranks; UCX's own choice makes collectives slower. Where UCX doesn't use TCP, it warns \
+              of 'invalid configurations'; this is harmless.",
 };
 const UCX_TCP_RX_SEG_SIZE: Var = Var {
     name: "UCX_TCP_RX_SEG_SIZE",
@@ -692,18 +694,8 @@ pub(crate) struct Config {
 
 /// The configuration of this process. The first call reads the environment.
 pub(crate) fn get() -> &'static Config {
-    static CONFIG: PerProcess<(Config, Vec<String>)> = PerProcess::new();
     static SAID: AtomicBool = AtomicBool::new(false);
-    let (config, warnings) = CONFIG.get_or_init(|| {
-        let mut warnings = Vec::new();
-        let mut reader = Reader {
-            lookup: &|name| std::env::var_os(name),
-            secure: crate::sys::secure::at_secure(),
-            warnings: &mut warnings,
-        };
-        let config = Config::read(&mut reader);
-        (config, warnings)
-    });
+    let (config, warnings) = understood();
     // Outside of the cell: the logger asks for the configuration too.
     if !warnings.is_empty() && !SAID.swap(true, Ordering::Relaxed) {
         for warning in warnings {
@@ -713,58 +705,122 @@ pub(crate) fn get() -> &'static Config {
     config
 }
 
+/// What is wrong with the values of this process's variables, in words.
+pub(crate) fn warnings() -> &'static [String] {
+    &understood().1
+}
+
+fn understood() -> &'static (Config, Vec<String>) {
+    static CONFIG: PerProcess<(Config, Vec<String>)> = PerProcess::new();
+    CONFIG.get_or_init(|| {
+        let mut warnings = Vec::new();
+        let mut reader = Reader {
+            lookup: &|name| std::env::var_os(name),
+            secure: crate::sys::secure::at_secure(),
+            warnings: &mut warnings,
+        };
+        let config = Config::read(&mut reader);
+        (config, warnings)
+    })
+}
+
 /// What tests set for themselves.
 const OF_TESTS: [&str; 2] = ["FLAGOSCOMM_TEST_", "FLAGOSCOMM_BLESS"];
 /// What all names of ours start with.
 const PREFIX: &str = "FLAGOSCOMM_";
+/// What is written in its place. Such a name may be somebody else's, unless the rest is like one of ours.
+const LIKE_PREFIX: [&str; 2] = ["FLAGOSCOM_", "FLAGOS_COMM_"];
+
+/// A vendor's key and its other names.
+pub(crate) type VendorNames = (&'static str, &'static [&'static str]);
 
 /// Names among these that look like ours and are none, each with the known name that is most like it. Variables of
 /// one vendor are known for these vendors.
 pub(crate) fn unknown<'a>(
     names: impl Iterator<Item = &'a str>,
-    vendors: &[&str],
+    vendors: &[VendorNames],
 ) -> Vec<(&'a str, Option<String>)> {
-    let mut known = Vec::new();
-    for var in VARS {
-        match var.name.contains("<VENDOR>") {
-            true => known.extend(vendors.iter().map(|key| of_vendor(var, key))),
-            false => known.push(var.name.to_string()),
+    let mut found = Vec::new();
+    for name in names {
+        if let Some(own) = name.strip_prefix(PREFIX) {
+            if !is_known(name, vendors) && !OF_TESTS.iter().any(|start| name.starts_with(start)) {
+                found.push((name, nearest(own, vendors).or_else(|| longer(own))));
+            }
+        } else if let Some(own) = LIKE_PREFIX.iter().find_map(|like| name.strip_prefix(like))
+            && let Some(meant) = nearest(own, vendors)
+        {
+            found.push((name, Some(meant)));
         }
     }
-    let likeliest = |name: &str| {
-        let own = name.strip_prefix(PREFIX).filter(|own| !own.is_empty())?;
-        let of = |known: &String| (distance(own, &known[PREFIX.len()..]), known.clone());
-        let (distance, nearest) = known.iter().map(of).min()?;
-        // What is more unlike is no slip of the pen.
-        let near = distance <= own.len().div_ceil(3);
-        let within = known.iter().find(|known| known.contains(own));
-        near.then_some(nearest).or_else(|| within.cloned())
-    };
-    names
-        .filter(|name| name.starts_with(PREFIX))
-        .filter(|name| !known.iter().any(|known| known == name))
-        .filter(|name| !OF_TESTS.iter().any(|start| name.starts_with(start)))
-        .map(|name| (name, likeliest(name)))
-        .collect()
+    found
 }
 
-/// How many letters have to be put in, taken out or replaced to make one text of another.
-fn distance(one: &str, other: &str) -> usize {
-    let other = other.as_bytes();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, byte) in one.bytes().enumerate() {
-        let mut before = std::mem::replace(&mut row[0], at + 1);
-        for (column, theirs) in other.iter().enumerate() {
-            let replaced = before + usize::from(byte != *theirs);
-            before = row[column + 1];
-            row[column + 1] = replaced.min(before + 1).min(row[column] + 1);
+fn is_known(name: &str, vendors: &[VendorNames]) -> bool {
+    VARS.iter().any(|var| match var.name.contains("<VENDOR>") {
+        true => vendors.iter().any(|(key, _)| of_vendor(var, key) == name),
+        false => var.name == name,
+    })
+}
+
+/// The variable whose name behind the prefix is `own` but for slips of the pen.
+fn nearest(own: &str, vendors: &[VendorNames]) -> Option<String> {
+    let slips = |own: &str, meant: &str| {
+        let distance = distance(own, meant);
+        (distance <= own.len().div_ceil(3)).then_some(distance)
+    };
+    let mut near = Vec::new();
+    for var in VARS {
+        let meant = &var.name[PREFIX.len()..];
+        let Some(of_vendors) = meant.strip_prefix("<VENDOR>_") else {
+            near.extend(slips(own, meant).map(|distance| (distance, var.name.to_string())));
+            continue;
+        };
+        // Each part has to be near: the common one would make any two vendors alike.
+        let Some((vendor, part)) = own.rsplit_once('_') else {
+            continue;
+        };
+        for (key, aliases) in vendors {
+            for name in aliases.iter().chain([key]) {
+                let both = slips(vendor, &name.to_ascii_uppercase()).zip(slips(part, of_vendors));
+                near.extend(both.map(|(one, other)| (one + other, of_vendor(var, key))));
+            }
         }
     }
-    row[other.len()]
+    near.into_iter().min().map(|(_, name)| name)
+}
+
+/// The first variable whose name behind the prefix has `own` in it.
+fn longer(own: &str) -> Option<String> {
+    let has = |var: &&&Var| own.len() > 2 && var.name[PREFIX.len()..].contains(own);
+    VARS.iter().find(has).map(|var| var.name.to_string())
+}
+
+/// How many letters have to be put in, taken out, replaced or swapped with their neighbour to make one text of another.
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];
+    for at in 1..=one.len() {
+        let mut row = vec![at];
+        for column in 1..=other.len() {
+            let above = &rows[at - 1];
+            let replaced = above[column - 1] + usize::from(one[at - 1] != other[column - 1]);
+            let mut least = replaced.min(above[column] + 1).min(row[column - 1] + 1);
+            if at > 1
+                && column > 1
+                && one[at - 1] == other[column - 2]
+                && one[at - 2] == other[column - 1]
+            {
+                least = least.min(rows[at - 2][column - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[one.len()][other.len()]
 }
 
 /// Warns, once in a process, of variables that look like ours and do nothing.
-pub(crate) fn warn_of_unknown(vendors: &[&str]) {
+pub(crate) fn warn_of_unknown(vendors: &[VendorNames]) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if SAID.swap(true, Ordering::Relaxed) {
         return;
@@ -1290,7 +1346,12 @@ mod tests {
     #[test]
     fn names_that_are_none_of_ours_are_told_with_the_nearest_that_is() {
         let of = |names: &[&'static str]| {
-            let found = unknown(names.iter().copied(), &["nvidia", "amd"]);
+            let vendors: [VendorNames; 3] = [
+                ("nvidia", &["cuda"]),
+                ("amd", &["rocm"]),
+                ("mthreads", &["musa"]),
+            ];
+            let found = unknown(names.iter().copied(), &vendors);
             found
                 .into_iter()
                 .map(|(name, meant)| (name, meant.unwrap_or_default()))
@@ -1302,6 +1363,9 @@ mod tests {
             "FLAGOSCOMM_TEST_LIBRARY",
             "FLAGOSCOMM_BLESS",
             "FLAGOS_TIMOUT",
+            "FLAGOS_COMM_DIR",
+            "FLAGOS_COMM_LIBRARY",
+            "FLAGOSCOM_",
             "flagoscomm_timeout",
             "PATH",
         ];
@@ -1313,13 +1377,28 @@ mod tests {
             ("FLAGOSCOMM_HOST_HIERACHY", "FLAGOSCOMM_HOST_HIERARCHY"),
             ("FLAGOSCOMM_NVDIA_LIBRARY", "FLAGOSCOMM_NVIDIA_LIBRARY"),
             ("FLAGOSCOMM_SOCKET_IFACE", "FLAGOSCOMM_SOCKET_IFNAME"),
+            ("FLAGOSCOMM_LGO", "FLAGOSCOMM_LOG"),
+            ("FLAGOSCOM_LOG", "FLAGOSCOMM_LOG"),
+            ("FLAGOS_COMM_LOG", "FLAGOSCOMM_LOG"),
+            ("FLAGOS_COMM_TIMOUT", "FLAGOSCOMM_TIMEOUT"),
+            ("FLAGOSCOMM_CUDA_LIBRARY", "FLAGOSCOMM_NVIDIA_LIBRARY"),
+            ("FLAGOSCOMM_ROCM_DRIVER", "FLAGOSCOMM_AMD_DRIVER"),
+            ("FLAGOSCOMM_MUSA_NUMBRES", "FLAGOSCOMM_MTHREADS_NUMBERS"),
+            ("FLAGOSCOMM_LIBRARY", "FLAGOSCOMM_<VENDOR>_LIBRARY"),
+            ("FLAGOSCOMM_CPU_LIBRARY", ""),
+            ("FLAGOSCOMM_INTEL_DRIVER", ""),
+            ("FLAGOSCOMM_COMM", ""),
             ("FLAGOSCOMM_DEBUG", ""),
             ("FLAGOSCOMM_", ""),
         ] {
             assert_eq!(of(&[name]), [(name, meant.to_string())]);
         }
-        for (one, other, expected) in [("", "abc", 3), ("abc", "abc", 0), ("kitten", "sitting", 3)]
-        {
+        for (one, other, expected) in [
+            ("", "abc", 3),
+            ("abc", "abc", 0),
+            ("abc", "acb", 1),
+            ("kitten", "sitting", 3),
+        ] {
             assert_eq!(distance(one, other), expected);
             assert_eq!(distance(other, one), expected);
         }
@@ -1351,6 +1430,7 @@ mod tests {
              words. A value that is not understood gives one warning and the default.\n\
              Variables that hold a path are ignored, with a warning, in processes that run with \
              more rights than their caller.\n\n\
+             `<VENDOR>` is the vendor's key (none of its other names) in capitals, or FLAGCX for the tier flagcx.\n\n\
              ## Ours\n\n",
         );
         let table = |page: &mut String, vars: &[&Var]| {

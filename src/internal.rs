@@ -122,6 +122,16 @@ pub fn unknown_variables<'a>(
     crate::config::unknown(names, &crate::load::vendor_keys())
 }
 
+/// The variables of others that the library reads.
+pub fn foreign_variables() -> impl Iterator<Item = &'static str> {
+    crate::config::FOREIGN.iter().map(|var| var.name)
+}
+
+/// What is wrong with the values of variables, a sentence for each that is not understood.
+pub fn values_not_understood() -> &'static [String] {
+    crate::config::warnings()
+}
+
 /// The tiers that the environment allows, in their order.
 pub fn allowed_tiers() -> Vec<&'static str> {
     let order = crate::config::get().tiers.as_deref();

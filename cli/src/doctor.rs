@@ -4,7 +4,7 @@
 use crate::library::{Library as _, Linked, sum, version_text};
 use crate::survey::{self, Surveyed};
 use crate::sys;
-use crate::words::plural;
+use crate::words::{amount, plural};
 use clap::Args;
 use flagos_comm::{Communicator, Limit, Options, Stream, UniqueId, internal};
 use serde_json::{Value, json};
@@ -35,37 +35,24 @@ pub struct DoctorArgs {
     survey: Option<String>,
 }
 
-/// Variables of others that change what the library does.
-const FOREIGN: [&str; 29] = [
-    "GEMS_VENDOR",
-    "FLAGGEMS_VENDOR",
-    "LD_LIBRARY_PATH",
+/// Variables of others that the library does not read itself, and that change what it finds.
+const BESIDE: [&str; 16] = [
     "LD_PRELOAD",
     "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES",
-    "ASCEND_RT_VISIBLE_DEVICES",
     "MUSA_VISIBLE_DEVICES",
     "CNRT_VISIBLE_DEVICES",
     "MLU_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
-    "NCCL_SOCKET_IFNAME",
     "NCCL_DEBUG",
     "NCCL_COMM_ID",
-    "GLOO_SOCKET_IFNAME",
-    "FLAGCX_SOCKET_IFNAME",
-    "HCCL_IF_IP",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "MACA_PATH",
-    "PPU_SDK",
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
+    "SLURM_PROCID",
 ];
 
 /// Prints the report; the result is this process's exit code.
@@ -278,13 +265,24 @@ impl Findings {
                      processes."
                         .to_owned(),
                 );
-                lines.push(
-                    "If this machine has an accelerator: install its driver and collective \
-                     library where the lines of \"looked for\" say (--details: every place), or name the files with \
-                     FLAGOSCOMM_<VENDOR>_DRIVER and FLAGOSCOMM_<VENDOR>_LIBRARY; GEMS_VENDOR=<vendor> \
-                     makes it a warning that it can't be used."
+                // One that is named without a driver is chosen all the same; others are served by this tier.
+                let named = set("GEMS_VENDOR")
+                    .map(|name| name.trim())
+                    .filter(|name| !name.is_empty());
+                let lacks = self.load_report["choice"].as_str().unwrap_or_default();
+                let advice = match named {
+                    Some(name) if lacks.ends_with("named by GEMS_VENDOR") => format!(
+                        "GEMS_VENDOR names {name}, but its driver was not found, so the host tier is used. Install it, \
+                         or name the file with FLAGOSCOMM_<VENDOR>_DRIVER."
+                    ),
+                    Some(_) => format!("{lacks}."),
+                    None => "If this machine has an accelerator: install its driver and collective \
+                             library where the lines of \"looked for\" say (--details: every place), or name the files \
+                             with FLAGOSCOMM_<VENDOR>_DRIVER and FLAGOSCOMM_<VENDOR>_LIBRARY; GEMS_VENDOR=<vendor> \
+                             makes it a warning that it can't be used."
                         .to_owned(),
-                );
+                };
+                lines.push(advice);
             }
             (vendor, 0) => {
                 let then = match host {
@@ -342,7 +340,12 @@ impl Findings {
                 "{name} is no variable of flagos-comm and does nothing; docs/environment.md lists them.{hint}"
             ));
         }
-        if set("FLAGOSCOMM_TIERS").is_some() && host {
+        let misunderstood = internal::values_not_understood();
+        lines.extend(misunderstood.iter().map(|warning| format!("{warning}.")));
+        let tiers_misunderstood = misunderstood
+            .iter()
+            .any(|warning| warning.starts_with("FLAGOSCOMM_TIERS="));
+        if set("FLAGOSCOMM_TIERS").is_some() && host && !tiers_misunderstood {
             lines.push(format!(
                 "FLAGOSCOMM_TIERS: the tiers that may be used are, in this order, {}.",
                 self.tiers.join(", ")
@@ -402,12 +405,26 @@ impl Findings {
     fn advice_on_host_engine(&self) -> Vec<String> {
         let file = |key: &str| self.surveyed.iter().find(|one| one.is(key))?.used();
         let name = self.host_engine.to_uppercase();
-        let packages = match self.host_engine.as_str() {
+        let bring = match self.host_engine.as_str() {
             "mpi" => "an MPI brings it, such as Debian's packages openmpi-bin and mpich",
             "ucc" => "it is Debian's package libucc1, later than Debian 12",
             _ => {
                 "Debian's package libucx0, or the Python packages openmpi, mpich or libucx-cu12, bring it"
             }
+        };
+        let engine = match self.host_engine.as_str() {
+            "auto" => "ucx",
+            engine => engine,
+        };
+        let mut surveyed = self.surveyed.iter();
+        let refused = surveyed
+            .find(|one| one.is(engine))
+            .and_then(Surveyed::refused_override);
+        let remedy = match refused {
+            Some((path, why)) => {
+                format!("FLAGOSCOMM_ENGINE_PATH={path} can't be used ({why}): correct or unset it")
+            }
+            None => bring.to_owned(),
         };
         let asks = format!("FLAGOSCOMM_HOST_ENGINE={}", self.host_engine);
         let mut lines = Vec::new();
@@ -419,7 +436,7 @@ impl Findings {
                 lines.push(match file("ucx") {
                     Some(file) => format!("Between machines the host tier uses UCX: {file}"),
                     None => format!(
-                        "Ranks on several machines need UCX on the host tier, and it can't be used here: {packages}."
+                        "Ranks on several machines need UCX on the host tier, and it can't be used here: {remedy}."
                     ),
                 });
                 if let Some(file) = file("mpi") {
@@ -439,15 +456,19 @@ impl Findings {
                 ));
                 if engine == "mpi" {
                     lines.push(
-                        "MPI serves processes that its launcher has started, one for each rank; this tool is none, so \
-                         its test leaves MPI out. `mpirun -n 2 flagos-comm perf --check` tries MPI itself."
+                        "MPI serves only processes that its launcher has started, one for each rank. The two ranks of \
+                         this test are in one process, so the test leaves MPI out. `mpirun -n 2 flagos-comm perf --check` tries MPI itself."
                             .to_owned(),
                     );
                 }
             }
             (_, None) => lines.push(format!(
-                "{asks} asks for {name}, and it can't be used here, so that the host tier can't: {packages}. \
-                 \"looked for\" says where it was looked for; FLAGOSCOMM_ENGINE_PATH names the file."
+                "{asks} asks for {name}, and it can't be used here, so that the host tier can't: {remedy}. \
+                 \"looked for\" says where it was looked for{}.",
+                match refused {
+                    Some(_) => "",
+                    None => "; FLAGOSCOMM_ENGINE_PATH names the file",
+                }
             )),
         }
         lines
@@ -533,6 +554,11 @@ impl Findings {
     fn looked_for(&self, details: bool) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(choice) = self.load_report["choice"].as_str() {
+            let hint = "; `flagos-comm doctor --details` lists every place";
+            let choice = match details {
+                true => choice.replace(hint, ""),
+                false => choice.to_owned(),
+            };
             lines.push(format!("chosen: {choice}"));
         }
         for one in &self.surveyed {
@@ -602,7 +628,12 @@ fn environment() -> Vec<(String, String)> {
             let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
             (text(name), text(value))
         })
-        .filter(|(name, _)| name.starts_with("FLAGOSCOMM_") || FOREIGN.contains(&name.as_str()))
+        .filter(|(name, _)| {
+            name.starts_with("FLAGOSCOMM_")
+                || BESIDE.contains(&name.as_str())
+                || internal::foreign_variables().any(|foreign| foreign == name)
+                || !internal::unknown_variables([name.as_str()].into_iter()).is_empty()
+        })
         .collect();
     found.sort();
     found
@@ -623,13 +654,6 @@ fn huge_pages() -> Vec<(String, String)> {
         found.push(("reserved huge".to_owned(), text.trim().to_owned()));
     }
     found
-}
-
-fn amount(bytes: u64) -> String {
-    match bytes {
-        b if b >= 1 << 30 => format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64),
-        b => format!("{:.1} MiB", b as f64 / (1u64 << 20) as f64),
-    }
 }
 
 /// An all-reduce between two ranks that are threads of this process.

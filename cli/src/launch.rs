@@ -16,6 +16,8 @@ use std::time::Duration;
 /// (SIGTERM, and SIGKILL after --grace); its exit code (128 + n for signal n) is the tool's.
 /// Signals are passed on; SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run. Nothing that a copy
 /// started in its process group outlives the run, not even if the tool itself is killed.
+///
+/// The tool's own exit codes: 2 for bad arguments; 3 if a copy can't be started.
 #[derive(Args, Clone, Debug)]
 pub struct LaunchArgs {
     /// Number of copies
@@ -27,7 +29,7 @@ pub struct LaunchArgs {
     no_prefix: bool,
     /// MASTER_PORT for the copies [default: a free port; it is not held, so another program can
     /// take it in between]
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// Seconds between SIGTERM and SIGKILL when the run is ended
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = crate::cli::seconds)]
@@ -82,7 +84,7 @@ pub fn run(args: &LaunchArgs) -> Result<u8, String> {
     if outcome.signal.is_none()
         && let Some((rank, status)) = &outcome.first_failure
     {
-        eprintln!("flagos-comm launch: rank {rank} {}", describe(*status));
+        eprintln!("flagos-comm: launch: rank {rank} {}", describe(*status));
     }
     Ok(outcome.code())
 }

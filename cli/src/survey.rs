@@ -194,6 +194,8 @@ fn told(attempt: &Value, details: bool) -> Option<String> {
         }
     }
     if let Some(detail) = attempt["detail"].as_str() {
+        // The loader begins with the name that it was given.
+        let detail = detail.strip_prefix(&format!("{name}: ")).unwrap_or(detail);
         line.push_str(&format!(": {detail}"));
     }
     if details {
@@ -235,6 +237,17 @@ impl Surveyed {
         found["library_error"]
             .is_null()
             .then(|| text(&used["path"]))
+    }
+
+    /// The file that the user named for the collective library, if it can't be used, and why.
+    pub fn refused_override(&self) -> Option<(&str, &str)> {
+        let found = self.found.as_ref().ok()?;
+        let section = list(&found["sections"]).last()?;
+        let mut attempts = list(&section["attempts"]).iter();
+        let named =
+            attempts.find(|attempt| attempt["source"] == "override" && !is_used(attempt))?;
+        let (name, why) = (text(&named["name"]), text(&named["detail"]));
+        Some((name, why.strip_prefix(&format!("{name}: ")).unwrap_or(why)))
     }
 
     /// For people: one line if nothing is there.

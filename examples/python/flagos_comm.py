@@ -94,6 +94,12 @@ def _buffer(obj, written):
     return address, count, data_type
 
 
+def _reduction(name):
+    if name not in REDUCTIONS:
+        raise ValueError(f"there is no operator {name!r}; there are {', '.join(REDUCTIONS)}")
+    return REDUCTIONS[name]
+
+
 class Library:
     """The loaded library."""
 
@@ -104,6 +110,8 @@ class Library:
             raise FileNotFoundError(f"{path} does not exist; `cargo build --release --workspace` makes it")
         self.path = path
         self._lib = ctypes.CDLL(str(path))
+        if not hasattr(self._lib, "flagosGetLastError"):
+            raise OSError(f"{path} is no libflagos_comm.so")
         self._lib.flagosGetLastError.argtypes = [_pointer]
         self._lib.flagosGetLastError.restype = ctypes.c_char_p
         for name, arguments in _SIGNATURES.items():
@@ -184,7 +192,7 @@ class Communicator:
     def all_reduce(self, send, recv=None, op="sum"):
         """Reduces over all ranks, in place if `recv` is not given."""
         source, target, count, data_type = self._pair(send, send if recv is None else recv)
-        self._call("flagosAllReduce", source, target, count, data_type, REDUCTIONS[op])
+        self._call("flagosAllReduce", source, target, count, data_type, _reduction(op))
 
     def broadcast(self, buffer, root=0):
         """Copies the root's buffer over that of every other rank."""
@@ -194,7 +202,7 @@ class Communicator:
     def reduce(self, send, recv=None, op="sum", root=0):
         """Reduces to the root, in place if `recv` is not given."""
         source, target, count, data_type = self._pair(send, send if recv is None else recv)
-        self._call("flagosReduce", source, target, count, data_type, REDUCTIONS[op], root)
+        self._call("flagosReduce", source, target, count, data_type, _reduction(op), root)
 
     def all_gather(self, send, recv):
         """Puts every rank's `send` behind one another into `recv`."""
@@ -204,7 +212,7 @@ class Communicator:
     def reduce_scatter(self, send, recv, op="sum"):
         """Reduces `send`; each rank keeps its block."""
         source, target, count, data_type = self._pair(send, recv, send_parts=self.nranks)
-        self._call("flagosReduceScatter", source, target, count // self.nranks, data_type, REDUCTIONS[op])
+        self._call("flagosReduceScatter", source, target, count // self.nranks, data_type, _reduction(op))
 
     def all_to_all(self, send, recv):
         """Sends one block of `send` to each rank."""

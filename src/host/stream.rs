@@ -22,6 +22,17 @@ struct Progress {
     error: Option<Error>,
 }
 
+impl Progress {
+    /// Keeps the first error until it is asked for, and says which it is, if it is new. What is behind it mostly fails
+    /// for the same reason, thousands of times.
+    fn keep(&mut self, error: Error) -> Option<&Error> {
+        match self.error {
+            Some(_) => None,
+            None => Some(self.error.insert(error)),
+        }
+    }
+}
+
 struct Stream {
     tasks: Sender<Task>,
     progress: Arc<(Mutex<Progress>, Condvar)>,
@@ -133,9 +144,10 @@ pub(crate) fn create() -> Result<*mut c_void> {
                     .unwrap_or_else(|_| Err(Error::internal("a task of a host stream panicked")));
                 let mut progress = lock(&shared.0);
                 progress.done += 1;
-                if let Err(error) = outcome {
-                    log::warn!("{error}");
-                    progress.error.get_or_insert(error);
+                if let Err(error) = outcome
+                    && let Some(kept) = progress.keep(error)
+                {
+                    log::warn!("{kept}");
                 }
                 shared.1.notify_all();
             }
@@ -416,6 +428,21 @@ mod tests {
         event_destroy(event).unwrap();
         assert!(event_query(event).is_err());
         event_destroy(end).unwrap();
+    }
+
+    #[test]
+    fn an_error_behind_the_first_is_not_news() {
+        let mut progress = Progress::default();
+        let text = |kept: Option<&Error>| kept.map(|error| error.text().to_owned());
+        let error = || Error::invalid_usage("first");
+        assert_eq!(text(progress.keep(error())).as_deref(), Some("first"));
+        assert_eq!(text(progress.keep(Error::invalid_usage("second"))), None);
+        // As a synchronisation does.
+        assert_eq!(
+            text(progress.error.take().as_ref()).as_deref(),
+            Some("first")
+        );
+        assert!(progress.keep(error()).is_some());
     }
 
     #[test]

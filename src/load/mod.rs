@@ -66,10 +66,13 @@ static UCX: PerProcess<(Result<ucx::Api>, Vec<Section>)> = PerProcess::new();
 static MPI: PerProcess<(Result<mpi::Api>, Vec<Section>)> = PerProcess::new();
 static UCC: PerProcess<(Result<ucc::Api>, Vec<Section>)> = PerProcess::new();
 
-/// The keys for which variables of one vendor are read.
-pub(crate) fn vendor_keys() -> Vec<&'static str> {
-    let vendors = vendor::VENDORS.iter().map(|vendor| vendor.key);
-    vendors.chain([vendor::FLAGCX.key]).collect()
+/// The keys for which variables of one vendor are read, with their other names.
+pub(crate) fn vendor_keys() -> Vec<config::VendorNames> {
+    let vendors = vendor::VENDORS
+        .iter()
+        .map(|vendor| (vendor.key, vendor.aliases));
+    let flagcx: config::VendorNames = (vendor::FLAGCX.key, &[]);
+    vendors.chain([flagcx]).collect()
 }
 
 /// The vendor of this process. The first call decides: it looks at the environment and asks the

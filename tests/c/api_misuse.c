@@ -153,6 +153,7 @@ static void prepare(void)
 /* Calls, and expects an error that names the function, and empty out-parameters. */
 static void refused(const struct function *function, const size_t *a, int32_t expected)
 {
+    const size_t length = strlen(function->name);
     const char *text;
     const char *kind;
     int32_t result = (int32_t)function->call(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]);
@@ -168,6 +169,11 @@ static void refused(const struct function *function, const size_t *a, int32_t ex
     text = flagosGetLastError(NULL);
     if (strstr(text, function->name + strlen("flagos")) == NULL) {
         fprintf(stderr, "%s: the text of the error does not name it: \"%s\"\n", function->name, text);
+        failures++;
+    }
+    if (strncmp(text, function->name, length) == 0 && text[length] == ':'
+        && strncmp(text + length + 2, function->name, length) == 0) {
+        fprintf(stderr, "the text of the error names its function twice: \"%s\"\n", text);
         failures++;
     }
     for (kind = function->kinds, i = 0; *kind != 0; kind++, i++) {

@@ -54,6 +54,7 @@ pub(crate) fn entry_with_state(
         match body() {
             Ok(true) => SUCCESS,
             Ok(false) => IN_PROGRESS,
+            Err(error) if error.text().starts_with(name) => internal::fail(comm, error),
             Err(error) => internal::fail(comm, error.context(name)),
         }
     })

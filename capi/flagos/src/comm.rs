@@ -85,7 +85,8 @@ pub unsafe extern "C" fn flagosGetUniqueId(id: *mut flagosUniqueId) -> flagosRes
 ///
 /// @return flagosSuccess; flagosInvalidArgument (a NULL, nranks or rank out of range, an id that is not
 /// one); flagosInvalidUsage (the ranks disagree: nranks, versions, a rank twice; the text names the odd
-/// rank); flagosTimeout (the text names the missing ranks); flagosRemoteError (another rank failed);
+/// rank. Or nobody serves the id any more: it was used before, or the process that made it has ended);
+/// flagosTimeout (the text names the missing ranks); flagosRemoteError (another rank failed);
 /// flagosNotSupported (no tier that is allowed works; the text says why for each);
 /// flagosUnhandledDeviceError, flagosUnboundDevice, flagosUnhandledCclError, flagosSystemError,
 /// flagosInternalError.

@@ -8,12 +8,13 @@ use std::ptr::null_mut;
 
 /// Asks the driver which device is current on the calling thread, now. Nothing is cached.
 ///
-/// @param device  receives the index, -1 on a machine without a driver; 0 on failure. Not NULL.
+/// @param device  receives the index; 0 on failure. Not NULL.
 ///
 /// Threads: any; the answer is the calling thread's.
 ///
 /// @return flagosSuccess; flagosInvalidArgument (device is NULL); flagosUnboundDevice (the driver says
-/// that the thread has none); flagosUnhandledDeviceError, flagosNotSupported, flagosInternalError.
+/// that the thread has none); flagosNotSupported (no driver); flagosUnhandledDeviceError,
+/// flagosInternalError.
 ///
 /// Semantics: cudaGetDevice's.
 #[unsafe(no_mangle)]

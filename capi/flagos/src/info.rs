@@ -46,7 +46,7 @@ pub unsafe extern "C" fn flagosGetErrorString(result: flagosResult_t) -> *const 
 
 /// The text of the last error: of a communicator, or of the calling thread if comm is NULL or no live
 /// communicator (the errors of calls that have no communicator, or whose communicator is gone). It
-/// names our code, the vendor's code and words, library, communicator, operation and a hint, as far as
+/// names the vendor's code and words, library, communicator, operation and a hint, as far as
 /// there are any. A call that succeeds does not clear it.
 ///
 /// @param comm  the communicator, or NULL. Never followed.

@@ -64,7 +64,7 @@ pub struct PerfArgs {
     pub max_bytes: usize,
     /// Each size is the one before times this [default: 8]
     #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR",
-          value_parser = clap::value_parser!(u64).range(2..), conflicts_with = "step_bytes",
+          value_parser = crate::cli::factor, conflicts_with = "step_bytes",
           help_heading = "Sizes")]
     pub step_factor: Option<u64>,
     /// Each size is the one before plus this many bytes; suffixes K, M, G
@@ -141,6 +141,7 @@ pub struct PerfArgs {
         long,
         value_name = "COUNTS",
         value_delimiter = ',',
+        requires = "check",
         default_value = "0,1,7,1027,20011",
         help_heading = "Checking"
     )]

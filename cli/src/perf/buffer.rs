@@ -2,7 +2,8 @@
 
 use super::reference::poison;
 use crate::library::Library;
-use flagos_comm::{Error, Result};
+use crate::words::amount;
+use flagos_comm::{Code, Error, Result};
 use std::alloc::Layout;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -32,6 +33,26 @@ pub enum Place {
     Shared,
 }
 
+/// An empty vector with room for so many bytes.
+///
+/// # Errors
+/// If the memory can't be had, which would end the process if it were found out by writing.
+pub fn room(bytes: usize) -> Result<Vec<u8>> {
+    let mut room = Vec::new();
+    match room.try_reserve_exact(bytes) {
+        Ok(()) => Ok(room),
+        Err(_) => Err(out_of_memory(bytes)),
+    }
+}
+
+fn out_of_memory(bytes: usize) -> Error {
+    let text = format!(
+        "the system has no {} of memory for it",
+        amount(bytes as u64)
+    );
+    Error::new(Code::SystemError, text)
+}
+
 /// A buffer. Its data starts `GUARD` and a chosen offset behind its start.
 pub struct Buffer {
     base: *mut u8,
@@ -55,7 +76,7 @@ impl Buffer {
             // SAFETY: the layout is not empty.
             let base = unsafe { std::alloc::alloc_zeroed(layout) };
             if base.is_null() {
-                std::alloc::handle_alloc_error(layout);
+                return Err(out_of_memory(len));
             }
             return Ok(Buffer {
                 base,
@@ -78,7 +99,7 @@ impl Buffer {
 
     /// Sets data and guards.
     pub fn put(&mut self, offset: usize, data: &[u8]) -> Result<()> {
-        let mut region: Vec<u8> = Vec::with_capacity(data.len() + 2 * GUARD);
+        let mut region = room(data.len() + 2 * GUARD)?;
         region.extend((0..GUARD).map(poison));
         region.extend_from_slice(data);
         region.extend((0..GUARD).map(poison));
@@ -101,7 +122,8 @@ impl Buffer {
 
     /// Reads `len` bytes of data, and how many guard bytes are wrong.
     pub fn get(&self, offset: usize, len: usize) -> Result<(Vec<u8>, usize)> {
-        let mut region = vec![0u8; len + 2 * GUARD];
+        let mut region = room(len + 2 * GUARD)?;
+        region.resize(len + 2 * GUARD, 0);
         assert!(offset + region.len() <= self.len, "buffer too small");
         let from = self.base.wrapping_add(offset);
         match &self.owner {

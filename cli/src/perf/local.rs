@@ -1,6 +1,6 @@
 //! The ranks of this participant: their buffers, and the calls on them.
 
-use super::buffer::{Buffer, Place};
+use super::buffer::{Buffer, Place, room};
 use super::operation::{Layout, Operation, Reduction, recv_layout, send_layout};
 use super::reference::{Case, Mismatches, poison};
 use crate::library::{Call, Comm, Function, Library};
@@ -278,10 +278,13 @@ impl Local {
         let operation = case.operation;
         let is_root = rank == case.root;
         let offset = passing.shift * size;
-        let mut send = vec![0; operation.send_elements(case.count, case.ranks, rank) * size];
+        let send_bytes = operation.send_elements(case.count, case.ranks, rank) * size;
+        let mut send = room(send_bytes)?;
+        send.resize(send_bytes, 0);
         case.fill(&mut send, rank, 0);
         let recv_bytes = operation.recv_elements(case.count, case.ranks, rank) * size;
-        let mut recv: Vec<u8> = (0..recv_bytes).map(poison).collect();
+        let mut recv = room(recv_bytes)?;
+        recv.extend((0..recv_bytes).map(poison));
         let alias = if passing.in_place {
             alias(case, rank)
         } else {

@@ -11,6 +11,7 @@ use super::watch::Watch;
 use crate::library::{Library, Setup, version_text};
 use crate::ranks::coord::Coord;
 use crate::sys;
+use crate::words::amount;
 use flagos_comm::{CommInfo, Error};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -199,8 +200,8 @@ pub fn participate(
         };
         let local = Local::new(&library, parts, memory, bytes);
         locals.push(local.map_err(explain(&format!(
-            "rank {rank}: two buffers of {} bytes",
-            bytes + LARGEST_OFFSET
+            "rank {rank} can't have two buffers of {}; take a smaller -e",
+            amount((bytes + LARGEST_OFFSET) as u64)
         )))?);
     }
     let mut locals = Locals::new(library.clone(), locals, args.corrupt);

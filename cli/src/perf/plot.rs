@@ -100,11 +100,10 @@ fn draw(report: &Report, path: &Path) -> Result<(), Box<dyn std::error::Error>> 
     area.fill(&WHITE)?;
     let header = &report.header;
     let title = format!(
-        "flagos-comm {}, {} tier, {} ranks as {}",
+        "flagos-comm {}, {} tier, {}",
         header.version,
         super::report::tier_name(header.info.tier),
-        header.ranks,
-        header.mode
+        header.ranks_text()
     );
     let area = area.titled(&title, ("sans-serif", 24))?;
     if all.is_empty() {

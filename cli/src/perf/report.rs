@@ -112,6 +112,18 @@ impl Header {
         }
     }
 
+    /// How many ranks there are, and as what.
+    pub fn ranks_text(&self) -> String {
+        let mode = match self.ranks {
+            1 => self
+                .mode
+                .replacen("processes", "a process", 1)
+                .replacen("threads", "a thread", 1),
+            _ => self.mode.clone(),
+        };
+        format!("{} rank{} as {mode}", self.ranks, plural(self.ranks))
+    }
+
     /// The lines above the table.
     pub fn lines(&self) -> Vec<String> {
         let vendor = match self.info.vendor.as_str() {
@@ -127,10 +139,8 @@ impl Header {
             ),
             format!("# {}", self.choice),
             format!(
-                "# {} rank{} as {}, host{} {} ({} core{})",
-                self.ranks,
-                plural(self.ranks),
-                self.mode,
+                "# {}, host{} {} ({} core{})",
+                self.ranks_text(),
                 plural(self.hosts.len()),
                 self.hosts.join(", "),
                 self.cores,
@@ -140,7 +150,9 @@ impl Header {
         ];
         // A library that is loaded may be too old to say it.
         if !self.info.host_engine_text.is_empty() {
-            let line = format!("# data moves over {}", self.info.host_engine_text);
+            // MPICH calls its number "MPICH Version: 4.0.2".
+            let engine = self.info.host_engine_text.replace(" Version: ", " ");
+            let line = format!("# data moves over {engine}");
             lines.insert(2, line);
         }
         lines

@@ -15,7 +15,11 @@ fn nonsense_is_refused_in_words() {
             vec!["perf", "-b", "4K", "-e", "8"],
             "-b 4096 is larger than -e 8",
         ),
-        (vec!["perf", "-f", "1"], "1"),
+        (
+            vec!["perf", "-b", "1.5K"],
+            "not a whole number, with K, M or G",
+        ),
+        (vec!["perf", "-f", "1"], "must be 2 or more"),
         (vec!["perf", "-f", "2", "-i", "8"], "cannot be used"),
         (vec!["perf", "-n", "0"], "0"),
         (vec!["perf", "--ranks", "0"], "0"),
@@ -29,6 +33,12 @@ fn nonsense_is_refused_in_words() {
             "cannot be used",
         ),
         (vec!["perf", "--timeout", "-1"], "-1"),
+        (vec!["perf", "--timeout", "x"], "not a number of seconds"),
+        (
+            vec!["perf", "--timeout", "1e30"],
+            "must be above 0 and at most 10000000 seconds",
+        ),
+        (vec!["perf", "--check-counts", "1"], "--check"),
         (
             vec!["perf", "all_reduce", "-d", "float8e4m3"],
             "moved but not reduced",
@@ -43,6 +53,10 @@ fn nonsense_is_refused_in_words() {
             "no such directory",
         ),
         (vec!["launch", "-n", "2"], "CMD"),
+        (
+            vec!["launch", "-n", "1", "--port", "0", "--", "true"],
+            "--port",
+        ),
         (vec!["launch", "--", "true"], "--ranks <N>"),
         (vec!["doctor", "--loud"], "--loud"),
     ] {

@@ -55,10 +55,12 @@ fn the_report_tells_of_the_host_tier_between_machines() {
     for words in [
         "/nowhere/libucp.so.0: there is no such file",
         "Ranks on several machines need UCX",
-        "libucx0",
+        "FLAGOSCOMM_ENGINE_PATH=/nowhere/libucp.so.0 can't be used (there is no such file): correct or unset it",
     ] {
         assert!(ran.out.contains(words), "{words}: {}", ran.out);
     }
+    // What is asked for is at fault, not the packages.
+    assert!(!ran.out.contains("libucx0"), "{}", ran.out);
 }
 
 /// MPI is there or is not; what it would be for is said, or where it was looked for. Its path is another engine's
@@ -102,6 +104,18 @@ fn the_verdict_follows_from_what_is_set() {
     for words in ["uses UCX", "need UCX", "The host tier works"] {
         assert!(!ran.out.contains(words), "{words}: {}", ran.out);
     }
+    let ran = report("FLAGOSCOMM_TIERS", "hots");
+    let words = "FLAGOSCOMM_TIERS=\"hots\" is not understood (expected some of native, flagcx, host, separated by commas); \
+                 the default is used: native,flagcx,host.";
+    assert!(ran.out.contains(words), "{}", ran.out);
+    assert!(
+        !ran.out.contains("FLAGOSCOMM_TIERS: the tiers"),
+        "{}",
+        ran.out
+    );
+    let ran = report("FLAGOSCOMM_SINGLE_COPY", "maybe");
+    let words = "FLAGOSCOMM_SINGLE_COPY=\"maybe\" is not understood";
+    assert!(ran.out.contains(&format!("  {words}")), "{}", ran.out);
     let ran = report("FLAGOSCOMM_HOST_ENGINE", "shm");
     assert_eq!(ran.code, Some(0), "{}", ran.out);
     assert!(ran.out.contains("have to be on one machine"), "{}", ran.out);
@@ -149,6 +163,10 @@ fn the_report_is_valid_json_and_shows_the_environment() {
         .args(["doctor", "--json"])
         .env("FLAGOSCOMM_TIMEOUT", "20")
         .env("GEMS_VENDOR", "nvidia")
+        .env("UCX_TLS", "tcp,self")
+        .env("ROCM_PATH", "/opt/rocm")
+        .env("FLAGOS_COMM_LOG", "info")
+        .env("MUSA_VISIBLE_DEVICES", "0")
         .env("UNRELATED_SECRET", "x")
         .output()
         .expect("the tool starts");
@@ -157,6 +175,11 @@ fn the_report_is_valid_json_and_shows_the_environment() {
     assert_eq!(value["format"], "flagos-comm doctor 1");
     assert_eq!(value["environment"]["FLAGOSCOMM_TIMEOUT"], "20");
     assert_eq!(value["environment"]["GEMS_VENDOR"], "nvidia");
+    assert_eq!(value["environment"]["UCX_TLS"], "tcp,self");
+    assert_eq!(value["environment"]["ROCM_PATH"], "/opt/rocm");
+    assert_eq!(value["environment"]["FLAGOS_COMM_LOG"], "info");
+    assert_eq!(value["environment"]["MUSA_VISIBLE_DEVICES"], "0");
+    assert!(ran.out.contains("Is FLAGOSCOMM_LOG meant?"), "{}", ran.out);
     assert!(!ran.out.contains("UNRELATED_SECRET"));
     assert!(value["load_report"].is_object() || value["load_report"].is_array());
     assert_eq!(value["self_test"]["passed"], true, "{}", ran.out);
@@ -302,6 +325,34 @@ fn details_list_every_place() {
     assert!(!run(&["doctor"]).out.contains(place));
     let ran = run(&["doctor", "--details"]);
     assert!(ran.out.contains(place), "{}", ran.out);
+    // It is what lists every place, and names each once.
+    assert!(!ran.out.contains("--details` lists"), "{}", ran.out);
+    for line in ran.out.lines() {
+        let words: Vec<&str> = line.split(": ").collect();
+        let doubled = words.windows(2).any(|pair| pair[0] == pair[1]);
+        assert!(!doubled, "{line}");
+    }
+}
+
+/// What was named by hand is said to be what is at fault.
+#[test]
+fn a_named_vendor_without_a_driver_is_said_to_lack_it() {
+    if flagos_comm::internal::device_count().is_ok_and(|count| count > 0) {
+        println!("SKIPPED: needs a machine without an accelerator");
+        return;
+    }
+    let report = |name: &str| {
+        let mut command = tool();
+        command.arg("doctor").env("GEMS_VENDOR", name);
+        Ran::from(command.output().expect("the tool starts"))
+    };
+    let ran = report("cuda");
+    let words = "GEMS_VENDOR names cuda, but its driver was not found, so the host tier is used.";
+    assert!(ran.out.contains(words), "{}", ran.out);
+    assert!(!ran.out.contains("GEMS_VENDOR=<vendor>"), "{}", ran.out);
+    let ran = report("arm");
+    let words = "  GEMS_VENDOR names arm, which has no collective library: host tier.";
+    assert!(ran.out.contains(words), "{}", ran.out);
 }
 
 #[test]

@@ -38,7 +38,8 @@ fn the_first_failure_ends_all_and_is_the_exit_code() {
     let ran = run(&["launch", "-n", "3", "--", "sh", "-c", script]);
     assert_eq!(ran.code, Some(7), "{}", ran.err);
     assert!(
-        ran.err.contains("rank 1 ended with exit code 7"),
+        ran.err
+            .contains("flagos-comm: launch: rank 1 ended with exit code 7"),
         "{}",
         ran.err
     );

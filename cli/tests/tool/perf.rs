@@ -21,6 +21,21 @@ const SHORT: [&str; 12] = [
     "--timeout=60",
 ];
 
+/// More than an address space holds, so that no system promises it.
+#[test]
+fn buffers_that_cannot_be_had_are_an_error_in_words() {
+    let size = ["-b", "200000G", "-e", "200000G"];
+    let ran = run(&[
+        &["perf", "all_reduce", "--ranks", "2", "--tiers", "host"],
+        &size[..],
+    ]
+    .concat());
+    assert_eq!(ran.code, Some(3), "{}{}", ran.out, ran.err);
+    let words = "can't have two buffers of 200000.0 GiB; take a smaller -e: the system has no";
+    assert!(ran.err.contains(words), "{}", ran.err);
+    assert!(!ran.err.contains("panicked"), "{}", ran.err);
+}
+
 fn check(arguments: &[&str]) {
     let ran = run(&[&["perf"], arguments, &SHORT].concat());
     assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
@@ -74,6 +89,15 @@ fn blocking_calls() {
 #[test]
 fn one_rank() {
     check(&["--ranks", "1"]);
+    let ran = run(&[
+        "perf", "barrier", "--ranks", "1", "--tiers", "host", "-n", "1",
+    ]);
+    assert!(
+        ran.out.contains("# 1 rank as a process, host "),
+        "{}{}",
+        ran.out,
+        ran.err
+    );
 }
 
 #[test]
