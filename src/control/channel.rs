@@ -381,7 +381,7 @@ impl Channel {
     /// What a neighbour says of a rank that has ended the communicator's operations.
     fn hear_end(&mut self, side: Side, body: &[u8]) {
         if self.ended.is_none() {
-            self.ended = Some(decode_error(body));
+            self.ended = Some(decode_error(body).announced());
             let frame = encode_frame(Kind::Ended, 0, body);
             let others = |to| (to != side).then(|| Arc::clone(&frame));
             self.spread(&others, &courtesy());
