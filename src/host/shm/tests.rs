@@ -1705,6 +1705,14 @@ fn a_failed_wait_is_published_and_final() {
     let error = run(&*world.0[0], &barrier).unwrap_err();
     assert!(error.text().starts_with("rank 1 failed: \u{e4}\u{e4}"));
     assert!(error.text().ends_with('\u{e4}'));
+    // What all are told anyway is not a failure of the rank that has heard of it first, nor of those that hear it from there.
+    let world = World::new(3);
+    world.0[1].poison(&Error::new(Code::RemoteError, "rank 7 revoked").announced());
+    for error in world.each(|engine| run(engine, &barrier).unwrap_err()) {
+        assert_eq!(error.code(), Code::RemoteError);
+        assert_eq!(error.text(), "rank 7 revoked");
+        assert!(error.is_announced());
+    }
 }
 
 #[test]
