@@ -51,7 +51,7 @@ const FIRST_YIELDS: u32 = 4;
 
 /// States of the published failure.
 const NONE: u32 = 0;
-const WRITING: u32 = 1;
+pub(super) const WRITING: u32 = 1;
 const SET: u32 = 2;
 /// In the place of a failure's code: a rank has ended the communicator's operations, and the text is what it did.
 const ENDED: u32 = u32::MAX;
