@@ -43,19 +43,24 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
     }
 
     fn current(&'static self) -> Option<&'static Slot<T>> {
-        let slot = self.slot.load(Ordering::Acquire);
+        Self::of_this_process(self.slot.load(Ordering::Acquire))
+    }
+
+    fn of_this_process(slot: *mut Slot<T>) -> Option<&'static Slot<T>> {
         // SAFETY: the pointer is null or was made by `own_slot` from a box that is never freed once
-        // it is published; the Acquire load pairs with the Release of the exchange that published it.
+        // it is published; the Acquire load of it pairs with the Release of the exchange that published it.
         let slot = unsafe { slot.as_ref() }?;
         (slot.generation == super::fork::generation()).then_some(slot)
     }
 
     fn own_slot(&'static self) -> &'static Slot<T> {
         loop {
-            if let Some(slot) = self.current() {
+            // The very pointer that is found to be no slot of this process is replaced: another thread may
+            // have published one since.
+            let old = self.slot.load(Ordering::Acquire);
+            if let Some(slot) = Self::of_this_process(old) {
                 return slot;
             }
-            let old = self.slot.load(Ordering::Acquire);
             let fresh = Box::into_raw(Box::new(Slot {
                 generation: super::fork::generation(),
                 value: OnceLock::new(),
@@ -74,6 +79,7 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicUsize;
 
     #[test]
     fn first_value_stays() {
@@ -82,6 +88,35 @@ mod tests {
         assert_eq!(*CELL.get_or_init(|| 7), 7);
         assert_eq!(*CELL.get_or_init(|| 8), 7);
         assert_eq!(CELL.get(), Some(&7));
+    }
+
+    /// Also if one finds it empty and the other has filled it when the first looks again.
+    #[test]
+    fn threads_that_come_together_have_one_value() {
+        const ROUNDS: usize = 20_000;
+        let cells: Vec<&'static PerProcess<u32>> =
+            (0..ROUNDS).map(|_| &*Box::leak(Box::default())).collect();
+        let come = AtomicUsize::new(0);
+        let places = || -> Vec<usize> {
+            let place = |(round, cell): (usize, &&'static PerProcess<u32>)| {
+                come.fetch_add(1, Ordering::SeqCst);
+                let mut looks = 0;
+                while come.load(Ordering::SeqCst) < 2 * (round + 1) {
+                    looks += 1;
+                    match looks % 1000 {
+                        0 => std::thread::yield_now(),
+                        _ => std::hint::spin_loop(),
+                    }
+                }
+                ptr::from_ref(cell.get_or_init(|| 7)).addr()
+            };
+            cells.iter().enumerate().map(place).collect()
+        };
+        let (one, other) = std::thread::scope(|scope| {
+            let other = scope.spawn(places);
+            (places(), other.join().unwrap())
+        });
+        assert!(one == other, "a value was replaced by another");
     }
 
     #[test]

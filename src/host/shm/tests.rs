@@ -1664,9 +1664,16 @@ fn a_failure_that_is_being_told_counts() {
     let world = World::new(2);
     let state = world.0[0].map.failure().state;
     state.store(super::wait::WRITING, Release);
-    let barrier = op(OpKind::Barrier, 0, DataType::Int8);
-    let wait = Until::after(Duration::from_secs(2));
-    let error = run_with(&*world.0[1], &barrier, &wait).unwrap_err();
+    // On a thread of its own, as it may wait without end.
+    let (tells, told) = std::sync::mpsc::channel();
+    let other = Arc::clone(&world.0[1]);
+    std::thread::spawn(move || {
+        let barrier = op(OpKind::Barrier, 0, DataType::Int8);
+        let wait = Until::after(Duration::from_secs(2));
+        let _ = tells.send(run_with(&*other, &barrier, &wait));
+    });
+    let ended = told.recv_timeout(Duration::from_secs(10));
+    let error = ended.expect("it waits for a text").unwrap_err();
     assert_eq!(error.code(), Code::RemoteError, "{error}");
     assert!(error.text().contains("lost before it said why"), "{error}");
 }
