@@ -123,8 +123,8 @@ impl Visitors {
 /// So many missing ranks are named; of others only how many they are.
 const NAMED: usize = 8;
 
-/// The ranks that remain after a shrink, numbered anew, and this one among them. The first of them makes an id, which it gives
-/// to the others when all are there.
+/// The ranks that remain after a shrink, numbered anew, and this one among them. When all are there, the first
+/// of them makes an id, which it gives to the others: one that nobody comes to would be served for long.
 pub(crate) struct Survivors<'a> {
     pub secret: &'a Secret,
     /// In rising order.
@@ -208,10 +208,9 @@ impl Survivors<'_> {
             return self.ask_here(&name, patience);
         }
         let listener = unix::listen(&name)?;
-        let made = make();
         let mut here: Vec<Option<UnixStream>> = (1..self.nranks).map(|_| None).collect();
         let all = self.gather_here(&listener, &mut here, patience);
-        let made = made.and_then(|id| all.map(|()| id));
+        let made = all.and_then(|()| make());
         let answer = words(&self.answer(&made));
         for stream in here.into_iter().flatten() {
             let _ = unix::write_all(&stream, &answer, Instant::now() + COURTESY);
@@ -313,10 +312,35 @@ pub(super) fn absent<C>(here: &[Option<C>]) -> Vec<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::bootstrap::interface::{Family, Filter};
+    use crate::bootstrap::{rendezvous, unique_id};
     use crate::control::patience::AbortFlag;
     use std::io::Write;
+    use std::net::TcpStream;
+
+    /// The first one's part of a meeting to which nobody else comes: whatever id it has made, nobody serves it then.
+    pub(crate) fn unserved_after(
+        meet: impl FnOnce(&mut dyn FnMut() -> Result<Id>, &Patience) -> Result<Id>,
+    ) {
+        let mut made = Vec::new();
+        let mut make = || {
+            let loopback = Filter::parse("loopback", "=lo");
+            let id = rendezvous::start(Some(&loopback), Family::Any, None)?;
+            made.push(id);
+            Ok(id)
+        };
+        let limit = Some(Duration::from_millis(50));
+        let patience = Patience::starting_now(limit, &AbortFlag::default());
+        let error = meet(&mut make, &patience).unwrap_err();
+        assert_eq!(error.code(), Code::Timeout, "{error}");
+        for id in made {
+            for address in unique_id::decode(&id).unwrap().addresses {
+                assert!(TcpStream::connect(address).is_err(), "{address} is served");
+            }
+        }
+    }
 
     fn survivors(secret: &Secret, rank: u32) -> Survivors<'_> {
         Survivors {
@@ -385,6 +409,13 @@ mod tests {
                 "{limits:?} {errors:?}"
             );
         }
+    }
+
+    /// No rendezvous, with its thread and socket, stays behind a meeting to which not all have come.
+    #[test]
+    fn an_id_is_not_served_behind_a_meeting_that_failed() {
+        let secret: Secret = crate::sys::process::random().unwrap();
+        unserved_after(|make, patience| survivors(&secret, 0).meet_here(make, patience));
     }
 
     #[test]

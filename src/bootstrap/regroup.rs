@@ -54,10 +54,9 @@ impl Survivors<'_> {
             return self.ask(first, patience);
         }
         let listener = self.listen(first)?;
-        let made = make();
         let mut here: Vec<Option<Connection>> = (1..self.nranks).map(|_| None).collect();
         let all = self.gather(&listener, &mut here, patience);
-        let made = made.and_then(|id| all.map(|()| id));
+        let made = all.and_then(|()| make());
         for connection in here.iter_mut().flatten() {
             tell(connection, &self.answer(&made));
         }
@@ -205,6 +204,7 @@ fn tell(connection: &mut Connection, answer: &Result<Id>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::local::tests::unserved_after;
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, TcpStream};
 
@@ -320,6 +320,14 @@ mod tests {
             let ids = [zero.join().unwrap(), one.join().unwrap(), two];
             assert_eq!(ids.map(Result::unwrap), [[9; 256]; 3]);
         });
+    }
+
+    /// As on one machine.
+    #[test]
+    fn an_id_is_not_served_behind_a_meeting_that_failed() {
+        let secret: Secret = crate::sys::process::random().unwrap();
+        let zero = survivors(&secret, &[3], 0);
+        unserved_after(|make, patience| zero.meet_across(&HERE, make, patience));
     }
 
     /// What it has asked on is closed when the answer comes; it asks again.

@@ -678,15 +678,19 @@ impl Submitted {
             return Ok(());
         };
         let entered = self.target.host.runner.enter(turn);
-        let runner = open(&entered)?;
-        // SAFETY: the promise of the caller of `submit`.
-        let result = unsafe { run_batch(runner, &self.batch) };
+        let runner = open(&entered);
+        let result = match &runner {
+            // SAFETY: the promise of the caller of `submit`.
+            Ok(runner) => unsafe { run_batch(runner, &self.batch) },
+            Err(ended) => Err(ended.clone()),
+        };
         if let Some(done) = self.done.take() {
             // The caller gets it, and nobody else has to hear of it.
             let _ = done.send(result);
             return Ok(());
         }
         // Nobody who knows the communicator waits for this error: it has to say whose it is.
+        let runner = runner?;
         result.map_err(|error| {
             let error = error.context(&runner.label);
             lock(&runner.failed).get_or_insert_with(|| error.clone());
@@ -732,4 +736,31 @@ pub(crate) unsafe fn read_scalar(
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The call that waits for its group gets the error, and the stream does not keep it.
+    #[test]
+    fn a_group_that_waits_hears_that_its_communicator_has_ended() {
+        let target: &'static Target = Box::leak(Box::new(Target::new()));
+        let stream = stream::create().unwrap();
+        // No runner is there, as after an abort that was served before the stream came to this.
+        let call = Call::new(OpKind::Barrier);
+        let on_stream = Call { stream, ..call };
+        // SAFETY: a barrier has no buffers.
+        let ops = [call, on_stream].map(|call| unsafe { prepare(target, &call) }.unwrap());
+        let batch = Batch {
+            ops: ops.into(),
+            texts: vec![call, on_stream],
+        };
+        // SAFETY: as above.
+        let error = unsafe { submit(target, batch) }.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidUsage, "{error}");
+        assert_eq!(error.text(), ended().text());
+        stream::synchronize(stream).unwrap();
+        stream::destroy(stream).unwrap();
+    }
 }

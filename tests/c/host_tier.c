@@ -10,6 +10,7 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -480,6 +481,24 @@ static void queries(struct rank *rank)
     CHECK(strstr(flagosGetLastError(rank->comm), "info is NULL") != NULL);
 }
 
+/* A program of the first header, whose struct ended before hostEngine, gets what that header knows. */
+static void queries_of_the_first_header(struct rank *rank)
+{
+    flagosCommInfo_t info;
+    const size_t first = offsetof(flagosCommInfo_t, hostEngine);
+    const unsigned char *bytes = (const unsigned char *)&info;
+    memset(&info, 0x5a, sizeof info);
+    info.size = first;
+    OK(rank->comm, flagosCommGetInfo(rank->comm, &info));
+    CHECK(info.size == first && info.tier == flagosTierHost);
+    CHECK(info.libraryPath[0] == 0 && info.libraryPath[sizeof info.libraryPath - 1] == 0);
+    for (size_t at = first; at < sizeof info; at++) {
+        CHECK(bytes[at] == 0x5a);
+    }
+    info.size = first - 1;
+    GIVES(flagosInvalidArgument, rank->comm, flagosCommGetInfo(rank->comm, &info));
+}
+
 /* ---- AV-1, AV-2, AV-3: bad arguments, refused at once; the communicator works on */
 
 static double seconds(void)
@@ -810,6 +829,7 @@ int main(int argc, char **argv)
     one_thread();
     for (ranks = 1; ranks <= max_ranks; ranks++) {
         with_ranks(ranks, queries);
+        with_ranks(ranks, queries_of_the_first_header);
         with_ranks(ranks, bad_arguments);
         with_ranks(ranks, groups);
         with_ranks(ranks, to_itself);

@@ -9,6 +9,7 @@ use crate::types::*;
 use engine::internal;
 use engine::{Error, Result};
 use std::ffi::{CStr, c_char, c_int};
+use std::mem::offset_of;
 use std::ptr::null_mut;
 
 /// The bytes of an id that the caller points to.
@@ -678,7 +679,8 @@ pub unsafe extern "C" fn flagosCommGetInfo(
                 info,
                 "info",
                 "FLAGOS_COMM_INFO_INITIALIZER",
-                size_of::<flagosCommInfo_t>(),
+                // The first header's struct ended here.
+                offset_of!(flagosCommInfo_t, hostEngine),
             )
         }?;
         let found = internal::comm_info(handle(comm))?;

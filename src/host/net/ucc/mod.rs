@@ -399,6 +399,10 @@ impl Ucc {
     /// Messages of which UCC may still touch the memory. Some have no ticket: they could not be begun as a whole, or a
     /// part of them has failed.
     fn under_way(&self) -> usize {
+        if self.handles.is_none() {
+            // The requests have gone with the context.
+            return 0;
+        }
         let goes_on = |request: &*mut c_void| {
             // SAFETY: a request of ours that was not finalised, which begins with its status.
             unsafe { request.cast::<c_int>().read_volatile() > OK }
@@ -411,8 +415,14 @@ impl Ucc {
 
     /// Ends UCC's own objects.
     fn close(&mut self) -> Ended {
+        let (limit, patience) = match self.under_way() {
+            0 => (END, LONG_END),
+            // The memory is the caller's again when this returns, and UCC writes to it when it is moved on: the thread loses
+            // patience before. Only the end of the context, which UCC itself moves on, can't be cut short.
+            _ => (2 * END, END),
+        };
         let handles = self.handles.take();
-        handles.map_or(Ended::Wholly, |handles| handles.end_within(END, LONG_END))
+        handles.map_or(Ended::Wholly, |handles| handles.end_within(limit, patience))
     }
 }
 

@@ -386,6 +386,27 @@ fn what_has_no_ticket_is_counted_when_it_is_left() {
     assert_eq!(ends[1].give_up(&[]), 0, "nothing of it was under way");
 }
 
+/// What UCC may still write to is the caller's again when the call has returned.
+#[test]
+fn what_is_left_under_way_is_not_moved_on_behind_the_call() {
+    static MOVED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn counted(context: *mut c_void) -> c_int {
+        MOVED.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller's.
+        unsafe { (stand_in().context_progress)(context) }
+    }
+    let api = stand_in_with(|api| {
+        api.context_progress = counted;
+        api.team_destroy = never;
+    });
+    let mut ends = ends(api, 2).unwrap();
+    recv(&mut ends[0], HEADER, Box::leak(Box::new([0; 8]))).unwrap();
+    assert_eq!(ends[0].give_up(&[]), 1);
+    let moved = MOVED.load(Ordering::Relaxed);
+    std::thread::sleep(SHORT);
+    assert_eq!(MOVED.load(Ordering::Relaxed), moved);
+}
+
 /// A team whose making takes UCC long to give up is ended all the same.
 #[test]
 fn a_meeting_that_ucc_gives_up_late_ends() {
