@@ -1113,8 +1113,9 @@ flagosResult_t flagosCommAbort(flagosComm_t comm);
 /**
  * Ends everything on a communicator but keeps it for flagosCommShrink, flagosCommSplit,
  * flagosCommDestroy and flagosCommAbort. Local: on the host tier the calls of other ranks that wait for this one end
- * with flagosRemoteError and a text that names it; on a vendor's library the others find out by their own failure or
- * by their own call. Calls that this rank has under way return flagosAborted, later ones flagosInvalidUsage.
+ * with flagosRemoteError and a text that names it, between machines once the ranks that pass it on are in a call, too
+ * (with FLAGOSCOMM_LIVENESS at once); on a vendor's library the others find out by their own failure or by their own
+ * call. Calls that this rank has under way return flagosAborted, later ones flagosInvalidUsage.
  *
  * @param comm         the communicator.
  * @param revokeFlags  FLAGOS_REVOKE_DEFAULT.

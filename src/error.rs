@@ -78,6 +78,7 @@ impl Code {
 pub struct Error {
     code: Code,
     text: String,
+    announced: bool,
 }
 
 /// Shorthand for results of this library.
@@ -89,6 +90,7 @@ impl Error {
         Error {
             code,
             text: text.into(),
+            announced: false,
         }
     }
 
@@ -106,9 +108,23 @@ impl Error {
     #[must_use]
     pub fn context(self, context: impl std::fmt::Display) -> Error {
         Error {
-            code: self.code,
             text: format!("{context}: {}", self.text),
+            ..self
         }
+    }
+
+    /// The same error, of which the rank that it is about tells all others itself.
+    #[must_use]
+    pub(crate) fn announced(self) -> Error {
+        Error {
+            announced: true,
+            ..self
+        }
+    }
+
+    /// Whether all ranks hear of it without being told by this one.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.announced
     }
 
     /// [`Code::InvalidArgument`] with a text.

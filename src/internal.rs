@@ -119,7 +119,7 @@ pub fn environment() -> impl Iterator<Item = (&'static str, &'static str, &'stat
 pub fn unknown_variables<'a>(
     names: impl Iterator<Item = &'a str>,
 ) -> Vec<(&'a str, Option<String>)> {
-    crate::config::unknown(names, &crate::load::vendor_keys())
+    crate::config::unknown(names, &crate::load::vendor_names())
 }
 
 /// The variables of others that the library reads.

@@ -55,6 +55,14 @@ mod tests {
     }
 
     #[test]
+    fn of_long_lists_the_first_are_written_and_the_others_counted() {
+        let apart = (0..16).map(|at| 10 * at);
+        assert!(ranks_text(apart.clone()).ends_with("140, 150"));
+        let text = ranks_text(apart.chain([500, 501, 502, 600]));
+        assert!(text.ends_with("140, 150 and 4 more"), "{text}");
+    }
+
+    #[test]
     fn one_is_not_named_as_several_are() {
         assert_eq!(ranks_named([3]), "rank 3");
         assert_eq!(ranks_named([3, 4]), "ranks 3, 4");

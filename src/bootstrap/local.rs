@@ -419,6 +419,61 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn who_never_says_anything_makes_room_for_others() {
+        let secret: Secret = crate::sys::process::random().unwrap();
+        let name = name(&secret, &[3]);
+        let listener = unix::listen(&name).unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        let silent: Vec<UnixStream> = (0..MOST_VISITORS + 6)
+            .map(|_| {
+                let stream = unix::connect(&name, until).unwrap();
+                stream.set_nonblocking(true).unwrap();
+                stream
+            })
+            .collect();
+        let closed = || {
+            let ended = |mut stream: &UnixStream| matches!(stream.read(&mut [0]), Ok(0));
+            silent.iter().filter(|stream| ended(stream)).count()
+        };
+        let mut visitors = Visitors::default();
+        // Each look takes so many at most, so that it ends.
+        for (waiting, gone) in [(MOST_VISITORS, 0), (MOST_VISITORS, 6)] {
+            let soon = Instant::now() + Duration::from_millis(1);
+            let admitted = visitors.admit(&listener, &secret, soon).unwrap();
+            assert!(admitted.is_empty());
+            assert_eq!((visitors.waiting.len(), closed()), (waiting, gone));
+        }
+    }
+
+    #[test]
+    fn an_id_that_cannot_be_made_is_an_error_of_all() {
+        let secret: Secret = crate::sys::process::random().unwrap();
+        let patience = Patience::starting_now(Some(Duration::from_secs(5)), &AbortFlag::default());
+        let make = || Err(Error::new(Code::SystemError, "no descriptor is left"));
+        let errors = std::thread::scope(|scope| {
+            let meet = |rank| survivors(&secret, rank).meet_here(make, &patience);
+            let ranks = [0, 1, 2].map(|rank| scope.spawn(move || meet(rank)));
+            ranks.map(|rank| rank.join().unwrap().unwrap_err())
+        });
+        for error in errors {
+            assert!(error.text().contains("no descriptor is left"), "{error}");
+        }
+    }
+
+    #[test]
+    fn of_many_missing_ranks_the_first_are_named() {
+        let secret = Secret::default();
+        let text = |missing: &[u32]| survivors(&secret, 0).incomplete(missing).text().to_owned();
+        let all: Vec<u32> = (1..=10).collect();
+        assert!(text(&all[..8]).contains("rank 8 (pid 8), by the numbers"));
+        let long = text(&all);
+        assert!(
+            long.contains("rank 8 (pid 8) and 2 more, by the numbers"),
+            "{long}"
+        );
+    }
+
+    #[test]
     fn an_abort_of_the_first_is_told_to_the_others() {
         let secret: Secret = crate::sys::process::random().unwrap();
         let abort = AbortFlag::default();

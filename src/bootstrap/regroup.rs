@@ -205,7 +205,7 @@ fn tell(connection: &mut Connection, answer: &Result<Id>) {
 mod tests {
     use super::*;
     use crate::bootstrap::local::tests::unserved_after;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::net::{Ipv4Addr, TcpStream};
 
     fn patience(limit: Duration) -> Patience {
@@ -224,6 +224,18 @@ mod tests {
             rank,
             nranks: 3,
             name: &|rank| format!("rank {rank} (pid {rank})"),
+        }
+    }
+
+    /// Tries again and again until there is something.
+    fn within<T>(limit: Duration, mut attempt: impl FnMut() -> Option<T>) -> T {
+        let started = Instant::now();
+        loop {
+            if let Some(found) = attempt() {
+                return found;
+            }
+            assert!(started.elapsed() < limit, "nobody is there");
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
@@ -261,12 +273,7 @@ mod tests {
             let server = place(0).addresses(&HERE).nth(1).unwrap();
             let strangers: Vec<TcpStream> = (0..20)
                 .map(|number| {
-                    let stream = loop {
-                        match TcpStream::connect(server) {
-                            Ok(stream) => break stream,
-                            Err(_) => std::thread::sleep(Duration::from_millis(2)),
-                        }
-                    };
+                    let stream = within(limit, || TcpStream::connect(server).ok());
                     // None, too little, and all that rank 1 says, with another secret.
                     let body = [&[7; 16][..], &1u32.to_le_bytes()].concat();
                     let frame = crate::control::wire::encode_frame(Kind::Hello, 0, &body);
@@ -293,6 +300,36 @@ mod tests {
         unserved_after(|make, patience| zero.meet_across(&HERE, make, patience));
     }
 
+    /// Whoever listens at the first port counts one in, and says no more.
+    #[test]
+    fn a_connection_that_is_lost_after_a_welcome_is_made_anew() {
+        let limit = Duration::from_secs(20);
+        // Somebody else may have the port of one or the other.
+        let (secret, taken) = within(limit, || {
+            let secret: Secret = crate::sys::process::random().unwrap();
+            let first = survivors(&secret, &[6], 0).addresses(&HERE).next();
+            Some((secret, TcpListener::bind(first?).ok()?))
+        });
+        let place = |rank| survivors(&secret, &[6], rank);
+        let never = || Err(Error::internal("only the first makes an id"));
+        std::thread::scope(|scope| {
+            let one = scope.spawn(|| place(1).meet_across(&HERE, never, &patience(limit)));
+            let (stream, _) = taken.accept().unwrap();
+            // What is not read would be answered with a reset, before the welcome is.
+            let mut hello = encode_frame(Kind::Hello, 0, &[0; 20]).to_vec();
+            (&stream).read_exact(&mut hello).unwrap();
+            let welcome = encode_frame(Kind::Welcome, 0, &[]);
+            (&stream).write_all(&welcome).unwrap();
+            drop(stream);
+            drop(taken);
+            let zero =
+                scope.spawn(|| place(0).meet_across(&HERE, || Ok([9; 256]), &patience(limit)));
+            let two = place(2).meet_across(&HERE, never, &patience(limit));
+            let ids = [zero.join().unwrap(), one.join().unwrap(), two];
+            assert_eq!(ids.map(Result::unwrap), [[9; 256]; 3]);
+        });
+    }
+
     /// What it has asked on is closed when the answer comes; it asks again.
     #[test]
     fn a_survivor_that_lost_patience_is_served_when_it_comes_again() {
@@ -312,13 +349,10 @@ mod tests {
             });
             let hello = [&secret[..], &1u32.to_le_bytes()].concat();
             let hello = encode_frame(Kind::Hello, 0, &hello);
-            let stream = loop {
+            let stream = within(limit, || {
                 let mut addresses = place(1).addresses(&HERE);
-                if let Some(stream) = addresses.find_map(|a| TcpStream::connect(a).ok()) {
-                    break stream;
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            };
+                addresses.find_map(|a| TcpStream::connect(a).ok())
+            });
             (&stream).write_all(&hello).unwrap();
             drop(stream);
             let two = scope.spawn(|| place(2).meet_across(&HERE, never, &patience(limit)));

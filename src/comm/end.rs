@@ -3,7 +3,8 @@
 
 use super::options::Caller;
 use super::table::{self, Handle, place};
-use super::{Backend, Comm, Made, Native, Parts, UnderWay, not_on};
+use super::{Backend, Comm, Made, Native, Parts, UnderWay};
+use crate::config::Tier;
 use crate::control::channel::Channel;
 use crate::control::patience::{Impatience, Patience};
 use crate::control::wire::{Reader, Writer};
@@ -569,10 +570,7 @@ pub fn comm_suspend(handle: Handle, flags: i32) -> Result<()> {
     let parts = table::get(handle)?.parts()?;
     match parts.native() {
         Some(native) => native.suspend(flags).map(drop),
-        None => Err(not_on(
-            parts.tier,
-            "suspend (there are no device resources to release)",
-        )),
+        None => Err(nothing_to_suspend(parts.tier, "suspended")),
     }
 }
 
@@ -581,11 +579,16 @@ pub fn comm_resume(handle: Handle) -> Result<()> {
     let parts = table::get(handle)?.parts()?;
     match parts.native() {
         Some(native) => native.resume().map(drop),
-        None => Err(not_on(
-            parts.tier,
-            "resume (there are no device resources to take back)",
-        )),
+        None => Err(nothing_to_suspend(parts.tier, "resumed")),
     }
+}
+
+fn nothing_to_suspend(tier: Tier, what: &str) -> Error {
+    let text = format!(
+        "a communicator of the {} tier can't be {what}: it holds no device resources of a vendor's library",
+        tier.name()
+    );
+    Error::new(Code::NotSupported, text)
 }
 
 /// How a communicator ends.

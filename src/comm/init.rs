@@ -313,7 +313,7 @@ fn begin(
         .iter()
         .map(unique_id::decode)
         .collect::<Result<Vec<_>>>()?;
-    config::warn_of_unknown(&load::vendor_keys());
+    config::warn_of_unknown(&load::vendor_names());
     let tiers = tiers(options)?;
     let info = own_info(n, options, &tiers);
     let (handle, comm) = new_comm(n, r, info.device, options)?;

@@ -381,7 +381,7 @@ impl Channel {
     /// What a neighbour says of a rank that has ended the communicator's operations.
     fn hear_end(&mut self, side: Side, body: &[u8]) {
         if self.ended.is_none() {
-            self.ended = Some(decode_error(body));
+            self.ended = Some(decode_error(body).announced());
             let frame = encode_frame(Kind::Ended, 0, body);
             let others = |to| (to != side).then(|| Arc::clone(&frame));
             self.spread(&others, &courtesy());
@@ -1270,6 +1270,49 @@ mod tests {
                 }
             });
         }
+    }
+
+    /// Nobody looks at the channel but in the exchange: what comes before a payload goes on before it.
+    #[test]
+    fn what_has_ended_the_operations_is_heard_in_an_exchange() {
+        for (shape, odd) in shapes_and_ranks() {
+            ranks(shape, |rank, mut channel| {
+                if rank == odd {
+                    channel.announce_end("revoked it");
+                }
+                channel
+                    .allgather("a test", b"x", &patience(20_000))
+                    .unwrap();
+                if rank != odd {
+                    let error = channel.ended().unwrap_err();
+                    assert_eq!(error.text(), format!("rank {odd} (pid {odd}) revoked it"));
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn rank_0_says_who_is_missing_when_another_rank_has_given_up() {
+        let given_up = AtomicU32::new(0);
+        let ends = ranks((3, 128), |rank, mut channel| {
+            if rank == 2 {
+                while given_up.load(Relaxed) < 2 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                return None;
+            }
+            let limit = [20_000, 50][rank as usize];
+            let end = channel.allgather("the vote", b"x", &patience(limit));
+            given_up.fetch_add(1, Relaxed);
+            Some(end.unwrap_err())
+        });
+        let error = ends[0].as_ref().unwrap();
+        assert_eq!(error.code(), Code::Timeout, "{error}");
+        let (who, missing) = ("rank 1 (pid 1)", "; missing: rank 2 of 3");
+        assert!(
+            error.text().contains(who) && error.text().ends_with(missing),
+            "{error}"
+        );
     }
 
     #[test]

@@ -97,8 +97,8 @@ impl Liveness {
 
     /// Tells the other ranks of a failure, unless somebody is on the channel who does not give way.
     fn tell(&self, error: &Error) {
-        // This rank's own abort tells them itself.
-        if self.abort.is_set() {
+        // This rank's own abort tells them itself; and after an end that another rank tells them of, the channel is to go on.
+        if self.abort.is_set() || error.is_announced() {
             return;
         }
         let until = Instant::now() + TELL;

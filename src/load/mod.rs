@@ -67,7 +67,7 @@ static MPI: PerProcess<(Result<mpi::Api>, Vec<Section>)> = PerProcess::new();
 static UCC: PerProcess<(Result<ucc::Api>, Vec<Section>)> = PerProcess::new();
 
 /// The keys for which variables of one vendor are read, with their other names.
-pub(crate) fn vendor_keys() -> Vec<config::VendorNames> {
+pub(crate) fn vendor_names() -> Vec<config::VendorNames> {
     let vendors = vendor::VENDORS
         .iter()
         .map(|vendor| (vendor.key, vendor.aliases));

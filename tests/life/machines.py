@@ -387,7 +387,7 @@ def goes_on(rank, nranks, unique, what, count):
             return lib.flagosRecv(data, count, f.FLOAT32, nranks - 1, comm, None)
         if what == "recv":
             time.sleep(60)
-        return lib.flagosAllReduce(data, data, count, f.FLOAT32, f.SUM, comm, None)
+        return lib.flagosAllReduce(data, data, count, f.FLOAT32, 0, comm, None)
 
     f.ok(lib.flagosAllReduce(data, data, count, f.FLOAT32, f.SUM, comm, None), comm)
     say("ready")
@@ -519,7 +519,7 @@ def aborts(rank, nranks, unique):
         return
     data = (ctypes.c_float * 9)()
     begin = time.monotonic()
-    code = lib.flagosAllReduce(data, data, 9, f.FLOAT32, f.SUM, comm, None)
+    code = lib.flagosAllReduce(data, data, 9, f.FLOAT32, 0, comm, None)
     # The text of an aborted one is the thread's.
     tell("aborted", begin, code, f.text(comm if rank else None))
     if rank:
@@ -547,7 +547,7 @@ def disagrees(rank, nranks, unique):
     comm = f.init(nranks, unique, rank)
     for number, count in ((1, 4), (3, 100_000)):
         data = (ctypes.c_float * (count + rank))()
-        code = lib.flagosAllReduce(data, data, count + rank, f.FLOAT32, f.SUM, comm, None)
+        code = lib.flagosAllReduce(data, data, count + rank, f.FLOAT32, 0, comm, None)
         check(code == f.USAGE and f"count {count}, float32" in f.text(comm), code, f.text(comm))
         check(f" #{number} on" in f.text(comm) and f"collective number {number} of" in f.text(comm), f.text(comm))
         check(f.all_reduce(comm) == [float(nranks)])
@@ -668,6 +668,44 @@ def what_a_rank_did_that_ended_a_wait_on_another_machine_is_said():
             check(said.startswith(f"{f.REMOTE} ") and named(1, said) and words in said, how, said)
             for one in ranks:
                 one.end()
+
+
+@role
+def revoked_beside(rank, nranks, unique, waiting_in):
+    """Rank 0 revokes the communicator while ranks wait that hear of it from their machine first."""
+    comm = f.init(nranks, unique, rank)
+    f.all_reduce(comm)
+    data = (ctypes.c_float * 200_000)()
+    if rank == 0:
+        sys.stdin.readline()
+        f.ok(lib.flagosCommRevoke(comm, 0), comm)
+    elif rank == 1 or waiting_in == "all_reduce":
+        say("ready")
+        if waiting_in == "all_reduce":
+            code = lib.flagosAllReduce(data, data, 200_000, f.FLOAT32, 0, comm, None)
+        else:
+            code = lib.flagosRecv(data, 200_000, f.FLOAT32, 0, comm, None)
+        text = f.text(comm)
+        check(code == f.REMOTE and named(0, text) and "revoked the communicator" in text, code, text)
+    f.destroy(f.split(comm, 0, 0))
+    f.destroy(comm)
+
+
+@scenario
+def layers_that_a_revoke_ends_can_be_split():
+    """Also by ranks that have heard of it through shared memory before they were told over the network."""
+    for waiting_in in ("recv", "all_reduce"):
+        for _ in range(3):
+            with Machines(2) as machines:
+                if not machines:
+                    return
+                ranks = machines.start((0, 0, 1, 1), "revoked_beside", waiting_in)
+                for one in ranks[1:] if waiting_in == "all_reduce" else ranks[1:2]:
+                    one.expect("ready")
+                time.sleep(0.2)
+                ranks[0].go()
+                for one in ranks:
+                    one.end()
 
 
 @role

@@ -48,6 +48,8 @@ fn the_report_tells_of_the_host_tier_between_machines() {
         .contains("Between machines the host tier uses UCX: ");
     let lacking = ran.out.contains("Ranks on several machines need UCX");
     assert!(found != lacking, "{}", ran.out);
+    let listed = ran.out.contains("\n    UCX: /");
+    assert_eq!(found, listed, "{}", ran.out);
     let mut command = tool();
     command.arg("doctor");
     command.env("FLAGOSCOMM_ENGINE_PATH", "/nowhere/libucp.so.0");
@@ -130,6 +132,11 @@ fn the_verdict_follows_from_what_is_set() {
     assert_eq!(ran.code, Some(0), "{}", ran.out);
     let without = "Without MPI the host tier works: the two-rank test passed, over shared memory";
     assert!(ran.out.contains(without), "{}", ran.out);
+    let uses = ran
+        .out
+        .contains("the host tier uses MPI, on one machine too");
+    let left_out = ran.out.contains("so the test leaves MPI out");
+    assert_eq!(uses, left_out, "{}", ran.out);
     assert!(!ran.out.contains("Between machines"), "{}", ran.out);
 }
 

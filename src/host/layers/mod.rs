@@ -245,8 +245,9 @@ impl Engine for LayeredEngine {
     }
 
     fn end_by(&self, deed: &str) {
-        self.far.end_by(deed);
+        // An operation under way that sees the far end aborts the near layer, without these words.
         self.near.end_by(deed);
+        self.far.end_by(deed);
     }
 
     fn abort(&self) {

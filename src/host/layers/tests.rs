@@ -2,6 +2,7 @@
 //! order between them.
 
 use super::transfers::Then;
+use super::wait::NearWait;
 use super::*;
 use crate::error::Code;
 use crate::host::kernels::tests::{Random, scales_of};
@@ -376,6 +377,35 @@ fn a_missing_rank_is_named_by_its_machine_first() {
         let posted = lock(&wires).posted.keys().any(|key| key.0 != silent);
         assert!(!posted);
     }
+}
+
+/// It names them, too, and leaves that one time to say so first.
+#[test]
+fn whoever_waits_for_a_rank_that_waits_knows_for_whom() {
+    struct Late;
+    impl WaitPolicy for Late {
+        fn check(&self, waiting_for: &dyn Fn() -> Vec<u32>) -> Result<()> {
+            Err(Error::new(Code::Timeout, format!("{:?}", waiting_for())))
+        }
+    }
+    let wires = wires(4);
+    let fars = (0..4).map(|rank| over_wires(&wires, rank)).collect();
+    let engines = over(&[0, 0, 1, 1], fars, SMALL_BLOCK);
+    let places = || vec![0];
+    let error = NearWait::new(&engines[3], &Late).check(&places);
+    assert_eq!(error.unwrap_err().text(), "[2]");
+    engines[2].near.say_awaited(&[0, 1]);
+    let wait = NearWait::new(&engines[3], &Late);
+    let start = Instant::now();
+    wait.check(&places).unwrap();
+    let error = loop {
+        match wait.check(&places) {
+            Err(error) => break error,
+            Ok(()) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    assert!(start.elapsed() >= Duration::from_millis(300));
+    assert_eq!(error.text(), "[0, 1, 2]");
 }
 
 /// A rank that waits for a neighbour in shared memory moves its messages on all the same, as ranks of other machines may

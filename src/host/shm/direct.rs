@@ -1419,7 +1419,7 @@ impl ShmEngine {
     // ---- messages
 
     /// For a collective that is tried. Where ranks share cores, the time that another has the core says nothing.
-    fn stopwatch(&self) -> Stopwatch {
+    pub(super) fn stopwatch(&self) -> Stopwatch {
         Stopwatch::start(!self.spins.load(Relaxed))
     }
 

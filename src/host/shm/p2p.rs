@@ -76,11 +76,11 @@ struct Transfer {
 }
 
 /// A send whose way is tried.
-struct Timing {
-    trial: Tried,
+pub(super) struct Timing {
+    pub trial: Tried,
     /// Nanoseconds of copying into the channel before the receiver began, and of all of it.
-    first: u64,
-    all: u64,
+    pub first: u64,
+    pub all: u64,
 }
 
 /// No transfer.
@@ -716,7 +716,7 @@ impl ShmEngine {
 
     /// What a send has cost, if the receiver needed so many nanoseconds from when its first piece was there.
     #[cold]
-    fn learn_message(&self, timing: &Timing, receiver: u64, bytes: usize) {
+    pub(super) fn learn_message(&self, timing: &Timing, receiver: u64, bytes: usize) {
         // Alone, a message is not there before its first piece; where ranks share cores it costs the work of both. Of many
         // together the slower side counts.
         let lone = timing.trial.lone;

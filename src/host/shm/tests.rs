@@ -1,7 +1,8 @@
 //! The engine with threads and with processes as ranks.
 
 use super::direct::{Trial, Ways};
-use super::layout::{CHANNEL_DEPTH, Fact, SLOT, WIDE_SLOT};
+use super::layout::{CHANNEL_DEPTH, Fact, SLOT, TIMED, TIMED_RUNNING, WIDE_SLOT};
+use super::p2p::Timing;
 use super::*;
 use crate::config::SingleCopy;
 use crate::error::Code;
@@ -369,6 +370,16 @@ fn the_shortest_way_of_a_message_is_not_taken_where_it_is_not_one() {
         count: 1025,
         ..usual
     }));
+    // What may be offered where it lies.
+    let offers = World::tuned(Through::Default, 2, |_| Tuning {
+        whole_message_from: 8,
+        ..Tuning::of_process().unwrap()
+    });
+    // SAFETY: as above.
+    assert!(unsafe { offers.0[0].send_short(&usual, || panic!("it begins"), &wait) }.is_none());
+    let mut few = Buffer::new(8);
+    let eight = transfer(OpKind::Send, 1, &mut few);
+    assert!(!offers.0[0].is_short_run(&[&eight]) && engine.is_short_run(&[&eight]));
     // Where the channel is full.
     engine.posted[1].store(engine.map.notes(), Relaxed);
     assert!(refused(usual));
@@ -843,6 +854,21 @@ fn a_heap_that_the_receiver_cannot_map_is_offered_once() {
     assert_eq!(ways(&world.0[1]).declined, 1);
 }
 
+/// Memory of the other kind is offered all the same.
+#[test]
+fn what_a_receiver_declines_is_one_kind_of_memory() {
+    for (through, declined) in [(Through::Kernel, 1 << 63), (Through::Heap, 0)] {
+        let world = World::through(through, 2);
+        world.0[0].is_declined(1, declined).store(true, Relaxed);
+        world.any().each(|engine| {
+            let mut buffer = Buffer::of(&pattern(0, 1, 0, 300_000));
+            let kind = [OpKind::Send, OpKind::Recv][engine.rank()];
+            run(engine, &transfer(kind, 1 - engine.rank(), &mut buffer)).unwrap();
+        });
+        assert_eq!(ways(&world.0[1]).messages, 1, "{through:?}");
+    }
+}
+
 /// A sender that can't go on with a message fails, but what it had posted of others may be there already.
 #[test]
 fn a_message_that_breaks_off_is_not_continued_with_the_next_one() {
@@ -857,12 +883,20 @@ fn a_message_that_breaks_off_is_not_continued_with_the_next_one() {
         note.slot.store(at as u64, Relaxed);
         note.number.store(at as u64 + 1, Release);
     }
-    sender.publish_failure(&Error::new(
-        Code::SystemError,
-        "a copy from the device failed",
-    ));
-    let mut recv = Buffer::new(2 * piece);
-    let error = run(&*world.0[1], &transfer(OpKind::Recv, 0, &mut recv)).unwrap_err();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Who is told before it begins takes nothing.
+            while sender.map.taken(0, 1).load(Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            sender.publish_failure(&Error::new(
+                Code::SystemError,
+                "a copy from the device failed",
+            ));
+        });
+        let mut recv = Buffer::new(2 * piece);
+        run(&*world.0[1], &transfer(OpKind::Recv, 0, &mut recv)).unwrap_err()
+    });
     assert!(
         error.text().contains("a copy from the device failed"),
         "{error}"
@@ -1071,6 +1105,118 @@ fn what_a_timed_message_has_cost_decides() {
     }
 }
 
+/// Alone, where ranks share cores, a message costs what both threads run; else what passes until it is there. Of many
+/// together the slower side counts.
+#[test]
+fn what_a_message_costs_depends_on_who_shares_cores() {
+    // Alone or not, on cores of their own or not, what copying into the channel took; whether a message is rather read
+    // whole.
+    for (lone, spins, all, whole) in [
+        (true, false, 45, true),
+        (true, true, 45, false),
+        (true, true, 90, false),
+        (false, false, 45, false),
+        (false, false, 90, true),
+        (false, true, 90, true),
+    ] {
+        let world = choosing_world();
+        let (engine, buffer) = (&world.0[0], [0u8; 5000]);
+        engine.spins.store(spins, Relaxed);
+        for _ in 0..12 {
+            let (word, trial) = engine.offer(1, buffer.as_ptr(), buffer.len(), lone);
+            let Some(trial) = trial else { continue };
+            let (receiver, first, all) = match word {
+                0 => (10_000, 1000, all * 1000),
+                _ => (50_000, 0, 0),
+            };
+            engine.learn_message(&Timing { trial, first, all }, receiver, buffer.len());
+        }
+        let (word, _) = engine.offer(1, buffer.as_ptr(), buffer.len(), lone);
+        assert_eq!(word != 0, whole, "{lone} {spins} {all}");
+    }
+}
+
+#[test]
+fn a_lone_message_is_timed_while_threads_run_where_ranks_share_cores() {
+    for (spins, together, verdict) in [
+        (false, 1, TIMED_RUNNING),
+        (true, 1, TIMED),
+        (false, 2, TIMED),
+    ] {
+        let world = choosing_world();
+        for engine in &world.0 {
+            engine.spins.store(spins, Relaxed);
+        }
+        // The sixth is the first that is timed.
+        send_messages(&world, 6, together, 5000);
+        let note = world.0[0].map.note(0, 1, 5);
+        assert_eq!(note.verdict.load(Relaxed), verdict, "{spins} {together}");
+    }
+}
+
+/// Of a message whose second piece comes late, the receiver says how long it took or how long its thread ran.
+#[test]
+fn a_receiver_says_what_its_sender_wants_to_know() {
+    const LATE: Duration = Duration::from_millis(100);
+    for (verdict, all) in [(TIMED, true), (TIMED_RUNNING, false)] {
+        let world = World::through(Through::Segment, 2);
+        let sender = &world.0[0];
+        let piece = sender.map.piece_bytes();
+        let post = |at: u64| {
+            let note = sender.map.note(0, 1, at);
+            note.message.store(1, Relaxed);
+            note.count.store(2 * piece as u64, Relaxed);
+            note.dtype.store(DataType::Uint8 as u32, Relaxed);
+            note.verdict.store(verdict, Relaxed);
+            note.slot.store(at, Relaxed);
+            note.number.store(at + 1, Release);
+        };
+        post(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while sender.map.taken(0, 1).load(Acquire) == 0 {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(LATE);
+                post(1);
+            });
+            let mut recv = Buffer::new(2 * piece);
+            run(&*world.0[1], &transfer(OpKind::Recv, 0, &mut recv)).unwrap();
+        });
+        let took = Duration::from_nanos(sender.map.note(0, 1, 1).count.load(Relaxed));
+        assert_eq!(took >= LATE, all, "{took:?}");
+    }
+}
+
+/// What a collective that is tried has cost is what the thread ran, where ranks share cores.
+#[test]
+fn a_collective_is_timed_while_threads_run_where_ranks_share_cores() {
+    let world = World::new(2);
+    let engine = &world.0[0];
+    for spins in [true, false] {
+        engine.spins.store(spins, Relaxed);
+        let clock = engine.stopwatch();
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(clock.nanoseconds() >= 50_000_000, spins);
+    }
+}
+
+#[test]
+fn cores_are_few_where_there_are_fewer_than_ranks() {
+    let world = World::new(3);
+    let engine = &world.0[0];
+    for (cpus, few) in [(0b11, true), (0b1011, false)] {
+        for word in 0..CPU_WORDS {
+            let bits = if word == 1 { cpus } else { 0 };
+            engine.map.cpus(word).store(bits, Relaxed);
+        }
+        engine.choose_wait();
+        assert_eq!(engine.few_cores.load(Relaxed), few);
+        let enough = !few && engine.quota.is_none_or(|cores| cores >= 3);
+        assert_eq!(engine.spins.load(Relaxed), enough);
+    }
+}
+
 #[test]
 fn two_ranks_that_send_before_they_receive_do_not_block_each_other() {
     let piece = World::new(2).0[0].map.piece_bytes();
@@ -1179,10 +1325,11 @@ fn a_message_that_is_taken_back_leaves_earlier_ones_alone() {
                     whole_message_from: from,
                     ..through.tuning(rank)
                 });
-                let limit = Duration::from_millis(30);
-                let taken_back = sent_alone_before_they_are_received(&world, sizes, limit);
                 let pieces: usize = sizes.iter().map(|bytes| bytes.div_ceil(piece)).sum();
                 let fit = pieces <= CHANNEL_DEPTH as usize;
+                // All that fit are sent, however long it takes.
+                let limit = Duration::from_millis(if fit { 10_000 } else { 30 });
+                let taken_back = sent_alone_before_they_are_received(&world, sizes, limit);
                 assert!(taken_back > 0 || !fit, "{through:?}: {sizes:?}");
             }
         }
@@ -1381,6 +1528,35 @@ fn a_collective_that_waits_drops_what_was_refused() {
     });
 }
 
+/// Who has refused a message that was offered where it lies shows that the offer is over: its sender can't take it back, as
+/// it does with one that nobody has looked at.
+#[test]
+fn an_offer_that_is_refused_is_over() {
+    let world = World::through(Through::Kernel, 2);
+    world.each(|engine| {
+        let mut odd = Buffer::new(50_000 + engine.rank);
+        let kind = [OpKind::Send, OpKind::Recv][engine.rank];
+        run(engine, &transfer(kind, 1 - engine.rank, &mut odd)).unwrap_err();
+    });
+    let note = world.0[0].map.note(0, 1, 0);
+    assert!(protocol::look(note.whole) == protocol::Posted::Nothing);
+}
+
+/// The sender of a refused message uses its slots again at once.
+#[test]
+fn slots_of_a_refused_message_are_free() {
+    let world = World::through(Through::Segment, 2);
+    world.each(|engine| {
+        let mut odd = Buffer::new(5000 + engine.rank);
+        let kind = [OpKind::Send, OpKind::Recv][engine.rank];
+        run(engine, &transfer(kind, 1 - engine.rank, &mut odd)).unwrap_err();
+    });
+    let engine = &world.0[0];
+    assert_eq!(engine.slots[1].load(Relaxed), 1);
+    let filled = engine.filled[1].each_ref().map(|f| f.load(Relaxed));
+    assert_eq!(filled, [0; 4]);
+}
+
 /// Of a refused message nobody reads the slots any more, whenever its notes are dropped; those of others stay.
 #[test]
 fn a_sender_that_is_refused_has_its_slots_back() {
@@ -1434,6 +1610,108 @@ fn a_failed_operation_returns_only_when_its_buffers_are_left() {
     let start = Instant::now();
     run_with(&*world.0[0], &barrier, &wait).unwrap_err();
     assert!(start.elapsed() < Duration::from_millis(400));
+}
+
+/// An operation that goes before its loan has ended has failed for all, and leaves its buffer to its caller only when nobody
+/// is in it.
+#[test]
+fn a_loan_that_does_not_end_is_a_failure_of_all() {
+    let mut buffer = Buffer::new(LENT);
+    let sum = HostOp {
+        send: buffer.ptr(),
+        recv: buffer.ptr(),
+        ..op(OpKind::AllReduce, LENT, DataType::Uint8)
+    };
+    let lend = |engine: &ShmEngine, ends: bool| {
+        let direct = &mut *lock(&engine.direct);
+        let loan = engine.announce(direct, &sum, LENT, 0);
+        if ends {
+            loan.ended();
+        }
+    };
+    let world = World::through(Through::Pointers, 2);
+    lend(&world.0[0], true);
+    world.0[1].check_failure().unwrap();
+    lend(&world.0[0], false);
+    let error = world.0[1].check_failure().unwrap_err();
+    assert!(error.text().contains("before it was done"), "{error}");
+    // What a panic leaves.
+    let world = World::through(Through::Pointers, 2);
+    let visiting = world.0[0].map.visiting(1);
+    visiting.store(1, Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while world.0[1].check_failure().is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            visiting.store(0, Release);
+        });
+        let engine = &world.0[0];
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let direct = &mut *lock(&engine.direct);
+            let _loan = engine.announce(direct, &sum, LENT, 0);
+            panic!("a test");
+        });
+        std::panic::catch_unwind(panics).unwrap_err();
+        assert_eq!(visiting.load(Acquire), 0, "a rank is still in the buffer");
+    });
+}
+
+/// Also if whoever met it never gets so far as to say what.
+#[test]
+fn a_failure_that_is_being_told_counts() {
+    let world = World::new(2);
+    let state = world.0[0].map.failure().state;
+    state.store(super::wait::WRITING, Release);
+    let barrier = op(OpKind::Barrier, 0, DataType::Int8);
+    let wait = Until::after(Duration::from_secs(2));
+    let error = run_with(&*world.0[1], &barrier, &wait).unwrap_err();
+    assert_eq!(error.code(), Code::RemoteError, "{error}");
+    assert!(error.text().contains("lost before it said why"), "{error}");
+}
+
+/// What the kernel copies goes in steps: all of it arrives, and after a failure no further one begins.
+#[test]
+fn large_copies_of_the_kernel_go_in_steps() {
+    const STEP: usize = 2 << 20;
+    const BYTES: usize = 5 << 20;
+    for fails in [false, true] {
+        let world = World::through(Through::Kernel, 2);
+        let reader = &world.0[1];
+        reader.rests.store(u32::from(fails), SeqCst);
+        world.each(|engine| {
+            let wait = Until::long();
+            if engine.rank == 0 {
+                let mut send = Buffer::of(&pattern(0, 1, 0, BYTES));
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        while fails && reader.rests.load(SeqCst) != 2 {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        if fails {
+                            engine.abort();
+                            reader.rests.store(0, SeqCst);
+                        }
+                    });
+                    let sent = run_with(engine, &transfer(OpKind::Send, 1, &mut send), &wait);
+                    assert_eq!(sent.is_err(), fails);
+                });
+                return;
+            }
+            let mut recv = Buffer::of(&vec![0; BYTES]);
+            let received = run_with(engine, &transfer(OpKind::Recv, 0, &mut recv), &wait);
+            assert_eq!(received.is_err(), fails);
+            let content = pattern(0, 1, 0, BYTES);
+            let (first, rest) = recv.get().split_at(STEP);
+            assert!(first == &content[..STEP]);
+            match fails {
+                true => assert!(rest.iter().all(|byte| *byte == 0)),
+                false => assert!(rest == &content[STEP..]),
+            }
+        });
+        assert_eq!(ways(reader).messages, u32::from(!fails));
+    }
 }
 
 #[test]
@@ -1586,6 +1864,11 @@ fn two_ranks_try_whether_the_kernel_copies_faster_what_fits_into_one_exchange() 
                 // Now and then they disagree, and so have tried nothing.
                 let odd = round % 7 == 3;
                 let bytes = 12_000 + usize::from(odd && engine.rank == 1);
+                if odd && round % 2 == 1 && engine.rank == 1 {
+                    let error = run(engine, &barrier).unwrap_err();
+                    assert_eq!(error.code(), Code::InvalidUsage);
+                    continue;
+                }
                 let (result, got) = gather(engine, round, bytes);
                 if odd {
                     assert_eq!(result.unwrap_err().code(), Code::InvalidUsage);
@@ -1608,6 +1891,15 @@ fn two_ranks_try_whether_the_kernel_copies_faster_what_fits_into_one_exchange() 
             SingleCopy::On => assert_eq!(copies[0], 60 - 9 - 1),
             // Half of the trial, whatever comes of it.
             SingleCopy::Auto => assert!(copies[0] >= 6),
+        }
+        // Where ranks share cores nothing is tried.
+        for engine in &world.0 {
+            engine.few_cores.store(true, Relaxed);
+        }
+        world.each(|engine| (0..20).for_each(|_| gather(engine, 60, 12_000).0.unwrap()));
+        assert_eq!(world.ways()[0].copies, copies[0], "{single_copy:?}");
+        for engine in &world.0 {
+            engine.few_cores.store(false, Relaxed);
         }
         matrix_of(&world.any(), &[1100, 1500, 2000, 2049, 3000]);
         assert_eq!(world.ways()[0].copies, world.ways()[1].copies);
@@ -1705,6 +1997,14 @@ fn a_failed_wait_is_published_and_final() {
     let error = run(&*world.0[0], &barrier).unwrap_err();
     assert!(error.text().starts_with("rank 1 failed: \u{e4}\u{e4}"));
     assert!(error.text().ends_with('\u{e4}'));
+    // What all are told anyway is not a failure of the rank that has heard of it first, nor of those that hear it from there.
+    let world = World::new(3);
+    world.0[1].poison(&Error::new(Code::RemoteError, "rank 7 revoked").announced());
+    for error in world.each(|engine| run(engine, &barrier).unwrap_err()) {
+        assert_eq!(error.code(), Code::RemoteError);
+        assert_eq!(error.text(), "rank 7 revoked");
+        assert!(error.is_announced());
+    }
 }
 
 #[test]

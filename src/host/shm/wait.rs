@@ -51,10 +51,12 @@ const FIRST_YIELDS: u32 = 4;
 
 /// States of the published failure.
 const NONE: u32 = 0;
-const WRITING: u32 = 1;
+pub(super) const WRITING: u32 = 1;
 const SET: u32 = 2;
 /// In the place of a failure's code: a rank has ended the communicator's operations, and the text is what it did.
 const ENDED: u32 = u32::MAX;
+/// Beside a failure's code: the text is what all ranks are told, by the one that it is about.
+const ANNOUNCED: u32 = 1 << 30;
 
 /// One wait that is going on.
 pub(super) struct Waiter<'a> {
@@ -386,7 +388,8 @@ impl ShmEngine {
         unsafe { std::ptr::copy_nonoverlapping(words.text, text.as_mut_ptr(), len) };
         let text = String::from_utf8_lossy(&text);
         let rank = words.rank.load(Relaxed);
-        if words.code.load(Relaxed) == ENDED {
+        let code = words.code.load(Relaxed);
+        if code == ENDED {
             let (code, who) = match rank as usize == self.rank {
                 true => (Code::Aborted, String::from("this rank")),
                 false => (
@@ -394,10 +397,13 @@ impl ShmEngine {
                     format!("rank {}", self.name(rank as usize)),
                 ),
             };
-            return Error::new(code, format!("{who} {text}"));
+            return Error::new(code, format!("{who} {text}")).announced();
+        }
+        if code & ANNOUNCED != 0 {
+            return Error::new(Code::RemoteError, text).announced();
         }
         if rank as usize == self.rank {
-            let code = Code::from_raw(words.code.load(Relaxed) as i32);
+            let code = Code::from_raw(code as i32);
             Error::new(code.unwrap_or(Code::InternalError), text)
         } else {
             let name = self.name(rank as usize);
@@ -423,7 +429,8 @@ impl ShmEngine {
     /// [`Code::RemoteError`] and a text that names this rank and what it met; on this rank with the
     /// error itself. The first failure of a segment is kept. May be called from any thread.
     pub(super) fn publish_failure(&self, error: &Error) {
-        self.publish(error.code() as i32 as u32, error.text());
+        let announced = if error.is_announced() { ANNOUNCED } else { 0 };
+        self.publish(error.code() as i32 as u32 | announced, error.text());
     }
 
     /// As [`ShmEngine::publish_failure`], of what this rank did that ends everything.

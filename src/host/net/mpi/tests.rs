@@ -188,12 +188,21 @@ unsafe extern "C" fn iprobe(
 /// Rank 0's end of a communicator whose largest tag is the smallest that MPI allows.
 fn transport() -> Box<dyn Transport> {
     world(|world| *world = World::default());
+    let api = api(yes, no, level);
+    let up = Use::begin(api).unwrap();
+    connect(api, up, &[0, 1], 0, 32767).unwrap()
+}
+
+type Question = unsafe extern "C" fn(*mut c_int) -> c_int;
+
+/// An MPI that says so of itself.
+fn api(initialized: Question, finalized: Question, query_thread: Question) -> &'static Api {
     let plain = Plain {
         get_library_version: no_words,
-        initialized: yes,
-        finalized: no,
+        initialized,
+        finalized,
         init_thread: init,
-        query_thread: level,
+        query_thread,
         finalize: nothing,
         error_string: no_text,
     };
@@ -217,9 +226,47 @@ fn transport() -> Box<dyn Transport> {
     };
     let constants = OF_STANDARD;
     let table = Handles::Wide(Table { calls, constants });
-    let api: &'static Api = Box::leak(Box::new(Api::of_parts(plain, table)));
-    let up = Use::begin(api).unwrap();
-    connect(api, up, &[0, 1], 0, 32767).unwrap()
+    Box::leak(Box::new(Api::of_parts(plain, table)))
+}
+
+/// In its environment a child finds what its launcher has set.
+const CHILD: &str = "FLAGOSCOMM_TEST_LAUNCHER";
+
+#[test]
+fn a_launcher_is_known_by_what_it_sets() {
+    let names = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"];
+    for set in std::iter::once(None).chain(names.map(Some)) {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "host::net::mpi::tests::child_of_a_launcher"]);
+        for name in names {
+            child.env_remove(name);
+        }
+        child.env(CHILD, set.unwrap_or_default());
+        child.envs(set.map(|name| (name, "0")));
+        let out = child.output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(out.status.success(), "{set:?}: {said}");
+    }
+}
+
+#[test]
+fn child_of_a_launcher() {
+    let Ok(set) = std::env::var(CHILD) else {
+        return;
+    };
+    // Without a launcher MPI is used only if the program has initialised it.
+    let why = unusable(api(no, no, level)).unwrap_or_default();
+    assert_eq!(
+        why.contains("no MPI launcher has started it"),
+        set.is_empty()
+    );
+    assert_eq!(why.contains("mpirun"), set.is_empty());
+    assert_eq!(launcher_is_not_open_mpis(), set == "PMI_RANK");
+    assert_eq!(unusable(api(yes, no, level)), None);
+    let why = unusable(api(yes, no, no)).unwrap();
+    assert!(why.contains("MPI_THREAD_MULTIPLE"), "{why}");
+    let why = unusable(api(yes, yes, level)).unwrap();
+    assert!(why.contains("was finalised"), "{why}");
 }
 
 /// The requests that were begun, and not yet looked at here.
