@@ -97,8 +97,8 @@ impl Liveness {
 
     /// Tells the other ranks of a failure, unless somebody is on the channel who does not give way.
     fn tell(&self, error: &Error) {
-        // This rank's own abort tells them itself; and after an end that another rank tells them of, the channel is to go on.
-        if self.abort.is_set() || error.is_announced() {
+        // This rank's own abort tells them itself.
+        if self.abort.is_set() {
             return;
         }
         let until = Instant::now() + TELL;
@@ -106,10 +106,19 @@ impl Liveness {
             match self.channel.try_lock() {
                 // Who has ended the operations has told all ranks.
                 Ok(channel) if channel.ended().is_err() => return,
+                // The channel is to go on. What that rank says there, others may hear through this one only.
+                Ok(mut channel) if error.is_announced() => {
+                    if channel.look().is_err() || channel.ended().is_err() {
+                        return;
+                    }
+                }
                 Ok(mut channel) => return channel.announce_failure(error),
-                Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
-                Err(_) => return,
+                Err(_) => {}
             }
+            if Instant::now() >= until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -709,6 +709,87 @@ def layers_that_a_revoke_ends_can_be_split():
 
 
 @role
+def revoked_then_shrunk(rank, nranks, unique):
+    """Rank 1 revokes the communicator while all others wait in a collective, and these go on without it at once."""
+    comm = f.init(nranks, unique, rank)
+    f.all_reduce(comm)
+    if rank == 1:
+        sys.stdin.readline()
+        f.ok(lib.flagosCommRevoke(comm, 0), comm)
+        say("revoked")
+        sys.stdin.readline()
+    else:
+        say("ready")
+        try:
+            f.all_reduce(comm)
+            check(False, "an all-reduce without rank 1")
+        except f.Failed as error:
+            check(error.code == f.REMOTE and named(1, str(error)) and "revoked" in str(error), error)
+        child = f.shrink(comm, [1], 0)
+        check(f.all_reduce(child) == [float(nranks - 1)])
+        f.destroy(child)
+    f.destroy(comm)
+
+
+@scenario
+def a_revoke_that_is_heard_through_shared_memory_is_passed_on_before_a_shrink():
+    """A shrink doesn't read what the ranks of another machine can hear through this one only."""
+    for _ in range(2):
+        with Machines(2) as machines:
+            if not machines:
+                return
+            ranks = machines.start((0, 0, 1, 1), "revoked_then_shrunk")
+            for rank in (0, 2, 3):
+                ranks[rank].expect("ready")
+            time.sleep(0.2)
+            ranks[1].go()
+            ranks[1].expect("revoked")
+            for rank in (0, 2, 3):
+                ranks[rank].end()
+            ranks[1].go()
+            ranks[1].end()
+
+
+@role
+def broken_off_at_once(rank, nranks, unique):
+    """Rank 1 aborts fresh communicators while their first large messages are under way."""
+    base = f.init(nranks, unique, rank)
+    size = 600_000
+    sent, got = (ctypes.c_ubyte * size)(), (ctypes.c_ubyte * size)()
+    def abort(comm, after):
+        time.sleep(after)
+        lib.flagosCommAbort(comm)
+
+    for turn in range(160):
+        comm = f.split(base, 0, 0)
+        f.ok(lib.flagosBarrier(base, None), base)
+        ending = threading.Thread(target=abort, args=(comm, turn % 16 * 0.0002))
+        if rank == 1:
+            ending.start()
+        while True:
+            lib.flagosGroupStart()
+            lib.flagosSend(sent, size, 1, (rank + 1) % nranks, comm, None)
+            lib.flagosRecv(got, size, 1, (rank - 1) % nranks, comm, None)
+            if lib.flagosGroupEnd():
+                break
+        if rank == 1:
+            ending.join()
+        else:
+            f.destroy(comm)
+    f.destroy(base)
+
+
+@scenario
+def an_abort_while_ucx_connects_ends_no_process():
+    """UCX 1.13 gives up the process if an endpoint is closed before its connection is there."""
+    if has_ucx():
+        env = {**OVER_TCP, "FLAGOSCOMM_TIERS": "host", "FLAGOSCOMM_HOST_ENGINE": "ucx", "FLAGOSCOMM_TIMEOUT": "20"}
+        unique = f.unique_id()
+        for one in [Process("broken_off_at_once", rank, 4, unique, (), env=env) for rank in range(4)]:
+            one.end()
+
+
+@role
 def shrinks_apart(rank, nranks, unique, dying, way):
     """What is left of a communicator over several machines goes on without a rank, or all ranks of a machine."""
     dying = [int(one) for one in dying.split(",")]

@@ -66,6 +66,9 @@ const LAST_ERROR: isize = -100;
 
 /// How long the end of a transport waits for what is under way.
 const END: Duration = Duration::from_millis(500);
+/// How long after its first use a connection may still be in the making, and how long that is waited for.
+const FRESH: Duration = Duration::from_secs(1);
+const SETTLE: Duration = Duration::from_millis(50);
 
 /// `ucp_params_t`, and room for what later versions add.
 #[repr(C)]
@@ -325,6 +328,9 @@ pub(crate) struct Ucx {
     lost: Box<[AtomicI8]>,
     /// The ranks to which something was sent since the last flush.
     sent: Vec<bool>,
+    /// Those to which anything was ever sent, and until when a connection may be in the making.
+    used: Vec<bool>,
+    fresh_until: Instant,
     /// Flushes that are under way.
     flushes: Vec<Ticket>,
 }
@@ -353,6 +359,8 @@ impl Ucx {
             endpoints: vec![null_mut(); ranks],
             lost: (0..ranks).map(|_| AtomicI8::new(0)).collect(),
             sent: vec![false; ranks],
+            used: vec![false; ranks],
+            fresh_until: Instant::now() + FRESH,
             flushes: Vec::new(),
         };
         let params = (&raw const params).cast();
@@ -428,9 +436,21 @@ impl Ucx {
         Ok(())
     }
 
+    /// Lets connections in the making come about. UCX 1.13 ends the process if an endpoint is closed meanwhile.
+    fn settle(&mut self) {
+        let until = Instant::now() + SETTLE;
+        while Instant::now() < until {
+            self.progress();
+            crate::sys::futex::yield_now();
+        }
+    }
+
     /// Closes all endpoints, by force or after what is under way, and moves on until that and the tickets
     /// are done, for some time; how many are not.
     fn close(&mut self, force: bool, tickets: &[Ticket]) -> usize {
+        if force && Instant::now() < self.fresh_until {
+            self.settle();
+        }
         let mut left: Vec<Ticket> = tickets.to_vec();
         let mut closing = std::mem::take(&mut self.flushes);
         for (endpoint, lost) in self.endpoints.iter_mut().zip(&self.lost) {
@@ -489,6 +509,9 @@ impl Transport for Ucx {
             return Err(String::from("it is closed"));
         }
         self.sent[to] = true;
+        if !std::mem::replace(&mut self.used[to], true) {
+            self.fresh_until = Instant::now() + FRESH;
+        }
         let param = (&raw const PLAIN).cast();
         // SAFETY: an open endpoint; the bytes are the caller's promise.
         let answer = unsafe { (self.api.tag_send)(endpoint, from.cast(), bytes, tag, param) };
