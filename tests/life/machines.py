@@ -760,7 +760,7 @@ def broken_off_at_once(rank, nranks, unique):
         time.sleep(after)
         lib.flagosCommAbort(comm)
 
-    for turn in range(160):
+    for turn in range(80):
         comm = f.split(base, 0, 0)
         f.ok(lib.flagosBarrier(base, None), base)
         ending = threading.Thread(target=abort, args=(comm, turn % 16 * 0.0002))
