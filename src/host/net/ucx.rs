@@ -67,7 +67,7 @@ const LAST_ERROR: isize = -100;
 /// How long the end of a transport waits for what is under way.
 const END: Duration = Duration::from_millis(500);
 /// How long after its first use a connection may still be in the making, and how long that is waited for.
-const FRESH: Duration = Duration::from_secs(1);
+const FRESH: Duration = Duration::from_millis(100);
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// `ucp_params_t`, and room for what later versions add.

@@ -165,6 +165,9 @@ scenarios! {
     calls_that_differ_across_machines_are_an_error_on_every_rank
     a_rank_that_leaves_at_once_has_done_its_part
     what_a_rank_did_that_ended_a_wait_on_another_machine_is_said
+    layers_that_a_revoke_ends_can_be_split
+    a_revoke_that_is_heard_through_shared_memory_is_passed_on_before_a_shrink
+    an_abort_while_ucx_connects_ends_no_process
     a_hangup_is_left_to_the_program_over_ucx
     a_communicator_over_machines_shrinks
     cycles_over_ucx_leave_nothing
