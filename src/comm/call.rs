@@ -18,6 +18,10 @@ fn ready(place: &'static Place, handle: Handle) -> bool {
 #[cold]
 #[inline(never)]
 unsafe fn rarely(handle: Handle, call: &Call) -> i32 {
+    // SAFETY: the caller's promise about the buffers.
+    if unsafe { group::add_message(handle, place(handle), call) } {
+        return 0;
+    }
     guarded(&place(handle).target, || {
         // SAFETY: the caller's promise about the buffers.
         unsafe { rarely_unguarded(handle, call) }

@@ -6,7 +6,7 @@
 
 use super::init::{self, Pending};
 use super::rare;
-use super::table::Handle;
+use super::table::{Handle, Place};
 use crate::error::{Code, Error, Result};
 use crate::host::op::HostOp;
 use crate::host::port::{self, Batch};
@@ -16,10 +16,11 @@ use crate::vendor::Library;
 use crate::vendor::library::Progress;
 use crate::vendor::port as native;
 use std::cell::Cell;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Operations of a group for which there is room without moving them.
-const USUAL: usize = 16;
+/// Operations of a communicator for which a group has room at first: as many as the one before had, within these.
+const ROOM: RangeInclusive<usize> = 16..=256;
 
 /// What one thread's open group holds.
 #[derive(Default)]
@@ -68,6 +69,7 @@ impl Member {
 // Constant and without a destructor: a thread that ends with an open group leaks it.
 thread_local! {
     static OPEN: Cell<*mut Group> = const { Cell::new(std::ptr::null_mut()) };
+    static ROOM_BEFORE: Cell<usize> = const { Cell::new(*ROOM.start()) };
 }
 
 fn with<R>(body: impl FnOnce(&mut Group) -> R) -> Option<R> {
@@ -125,21 +127,14 @@ impl Group {
 
     /// Adds an operation of the host tier to those of its communicator.
     fn queue(&mut self, handle: Handle, target: &'static Target, op: HostOp, call: &Call) {
-        let of_it = |(h, ..): &Launch| *h == handle;
-        let at = match self.queued.iter().rposition(of_it) {
-            Some(at) => at,
+        let of_it = |(h, ..): &&mut Launch| *h == handle;
+        match self.queued.iter_mut().rev().find(of_it) {
+            Some((.., batch)) => batch.push(op, call.stream),
             None => {
-                let batch = Batch {
-                    ops: Vec::with_capacity(USUAL),
-                    texts: Vec::with_capacity(USUAL),
-                };
+                let batch = Batch::new(op, call, ROOM_BEFORE.get());
                 self.queued.push((handle, target, batch));
-                self.queued.len() - 1
             }
-        };
-        let batch = &mut self.queued[at].2;
-        batch.ops.push(op);
-        batch.texts.push(*call);
+        }
     }
 
     fn fail(&mut self, error: &Error) {
@@ -234,6 +229,32 @@ impl Group {
         }
         Ok(())
     }
+}
+
+/// Adds a message of the host tier to those that its communicator has in the open group, if nothing is special about
+/// it. `false`: it was not added, [`add`] takes it.
+///
+/// # Safety
+/// As [`add`].
+#[inline(always)]
+pub(crate) unsafe fn add_message(handle: Handle, place: &'static Place, call: &Call) -> bool {
+    let group = OPEN.get();
+    if group.is_null() || !rare::only_groups() || !place.is_live(handle) {
+        return false;
+    }
+    // SAFETY: as in `with`.
+    let group = unsafe { &mut *group };
+    let Some((of, _, batch)) = group.queued.last_mut() else {
+        return false;
+    };
+    if *of != handle || batch.ops.len() == batch.ops.capacity() {
+        return false;
+    }
+    let Some(op) = port::prepare_message(&place.target, call) else {
+        return false;
+    };
+    batch.push(op, call.stream);
+    true
 }
 
 /// A call inside a group.
@@ -439,10 +460,12 @@ type Launch = (Handle, &'static Target, Batch);
 fn launch(queued: Vec<Launch>) -> Result<()> {
     let run = |(handle, target, batch): Launch| {
         super::table::get(handle)?;
-        let first = batch.texts[0];
-        let is_message = |call: &&Call| matches!(call.kind, OpKind::Send | OpKind::Recv);
-        let messages = batch.texts.iter().filter(is_message).count();
-        let collectives = batch.texts.len() - messages;
+        let first = batch.first;
+        let all = batch.ops.len();
+        ROOM_BEFORE.set(all.clamp(*ROOM.start(), *ROOM.end()));
+        let is_message = |op: &&HostOp| matches!(op.kind, OpKind::Send | OpKind::Recv);
+        let messages = batch.ops.iter().filter(is_message).count();
+        let collectives = all - messages;
         // SAFETY: the promise of the callers of `add`, until the end returns or the streams have
         // passed the operations.
         unsafe { port::submit(target, batch) }.map_err(|error| {

@@ -29,6 +29,12 @@ pub(crate) fn group_closed() {
     RARE.fetch_sub(1, Ordering::Relaxed);
 }
 
+/// Whether there is nothing rare but open groups.
+#[inline(always)]
+pub(crate) fn only_groups() -> bool {
+    RARE.load(Ordering::Relaxed) & !GROUPS == 0
+}
+
 /// Whether calls are compared across ranks also on vendor tiers.
 pub(crate) fn checking() -> bool {
     RARE.load(Ordering::Relaxed) & CHECKING != 0

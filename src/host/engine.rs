@@ -162,7 +162,7 @@ pub(crate) trait Engine: Send + Sync {
     /// As [`Engine::run_group`].
     unsafe fn run_all(&self, ops: &[HostOp], wait: &dyn WaitPolicy) -> Result<()> {
         let mut result = Ok(());
-        let mut transfers = Vec::new();
+        let mut transfers = Vec::with_capacity(ops.len());
         for op in ops {
             if point_to_point(op.kind) {
                 transfers.push(op);

@@ -199,11 +199,35 @@ fn ended() -> Error {
     Error::invalid_usage("the communicator was destroyed or aborted before this operation ran")
 }
 
-/// Operations of one communicator that are launched together, with their streams.
-#[derive(Default)]
+/// Operations of one communicator that are launched together.
 pub(crate) struct Batch {
     pub ops: Vec<HostOp>,
-    pub texts: Vec<Call>,
+    /// The call of the first one, for texts.
+    pub first: Call,
+    /// Those that they are on. One may stand here several times.
+    streams: Vec<*mut c_void>,
+}
+
+impl Batch {
+    /// One operation, with room for some more.
+    pub(crate) fn new(op: HostOp, call: &Call, room: usize) -> Batch {
+        let mut ops = Vec::with_capacity(room.max(1));
+        ops.push(op);
+        Batch {
+            ops,
+            first: *call,
+            streams: vec![call.stream],
+        }
+    }
+
+    /// Adds an operation.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, op: HostOp, stream: *mut c_void) {
+        self.ops.push(op);
+        if self.streams.last() != Some(&stream) {
+            self.streams.push(stream);
+        }
+    }
 }
 
 // SAFETY: the pointers inside belong to the caller, who promised to leave the buffers alone until
@@ -250,6 +274,31 @@ pub(crate) unsafe fn prepare(target: &'static Target, call: &Call) -> Result<Hos
     })
 }
 
+/// As [`prepare`] for a message about which nothing is special. `None`: that is for [`prepare`] to look at.
+#[inline(always)]
+pub(crate) fn prepare_message(target: &'static Target, call: &Call) -> Option<HostOp> {
+    /// So many elements fit into memory, whatever the number of ranks and the data type.
+    const MOST: usize = 1 << 24;
+    let buffer = match call.kind {
+        OpKind::Send => call.send.cast_mut(),
+        OpKind::Recv => call.recv,
+        _ => return None,
+    };
+    let plain = !buffer.is_null() && call.count <= MOST && (call.root as u32) < target.nranks();
+    let dtype = DataType::from_raw(call.dtype).filter(|_| plain)?;
+    Some(HostOp {
+        kind: call.kind,
+        send: call.send.cast(),
+        recv: call.recv.cast(),
+        count: call.count,
+        dtype,
+        reduction: Reduction::Builtin(RedOp::Sum),
+        root: call.root as u32,
+        vector: None,
+        on_device: OnDevice::default(),
+    })
+}
+
 /// Runs one operation, or puts it on its stream.
 ///
 /// # Safety
@@ -265,15 +314,7 @@ pub(crate) unsafe fn run(target: &'static Target, call: &Call) -> Result<()> {
         return unsafe { run_one(runner, &op, call) };
     }
     // SAFETY: as above.
-    unsafe {
-        submit(
-            target,
-            Batch {
-                ops: vec![op],
-                texts: vec![*call],
-            },
-        )
-    }
+    unsafe { submit(target, Batch::new(op, call, 1)) }
 }
 
 /// A collective that takes the shortest way, if it is small and nothing is special about it. `None`: it has
@@ -373,9 +414,9 @@ unsafe fn run_one(runner: &Runner, op: &HostOp, call: &Call) -> Result<()> {
 }
 
 unsafe fn run_batch(runner: &Runner, batch: &Batch) -> Result<()> {
-    if let [call] = batch.texts[..] {
+    if let [op] = &batch.ops[..] {
         // SAFETY: the caller's promise about the buffers.
-        return unsafe { run_one(runner, &batch.ops[0], &call) };
+        return unsafe { run_one(runner, op, &batch.first) };
     }
     let text = || format!("a group of {} operations", batch.ops.len());
     let wait = runner.liveness.of(&text);
@@ -383,17 +424,14 @@ unsafe fn run_batch(runner: &Runner, batch: &Batch) -> Result<()> {
     unsafe { runner.engine.run_group(&batch.ops, &wait) }
 }
 
-/// Runs a batch on its stream: that of its first operation, after what the other streams hold.
+/// Runs a batch on one of its streams, after what the others hold.
 ///
 /// # Safety
 /// As [`run`], for every operation.
-pub(crate) unsafe fn submit(target: &'static Target, batch: Batch) -> Result<()> {
-    let streams: Vec<*mut c_void> = {
-        let mut streams: Vec<*mut c_void> = batch.texts.iter().map(|c| c.stream).collect();
-        streams.sort_unstable();
-        streams.dedup();
-        streams
-    };
+pub(crate) unsafe fn submit(target: &'static Target, mut batch: Batch) -> Result<()> {
+    let mut streams = std::mem::take(&mut batch.streams);
+    streams.sort_unstable();
+    streams.dedup();
     match target.host.driver() {
         Some(driver) => {
             // SAFETY: the caller's promise about the buffers.
@@ -506,7 +544,7 @@ unsafe fn on_device_streams(
                 placed: placed.is_some(),
                 batch: Batch {
                     ops: placed.unwrap_or(batch.ops),
-                    texts: batch.texts,
+                    ..batch
                 },
             };
             shm.queued();
@@ -568,7 +606,7 @@ unsafe fn wait_and_run(
     for op in &batch.ops {
         runner.engine.accepts(op)?;
     }
-    let text = || batch.texts[0].text();
+    let text = || batch.first.text();
     let ended = |error: Error| {
         // The others wait for this rank's part, or go on without knowing that it has not its results.
         runner.engine.poison(&error);
@@ -751,11 +789,10 @@ mod tests {
         let call = Call::new(OpKind::Barrier);
         let on_stream = Call { stream, ..call };
         // SAFETY: a barrier has no buffers.
-        let ops = [call, on_stream].map(|call| unsafe { prepare(target, &call) }.unwrap());
-        let batch = Batch {
-            ops: ops.into(),
-            texts: vec![call, on_stream],
-        };
+        let [first, second] =
+            [call, on_stream].map(|call| unsafe { prepare(target, &call) }.unwrap());
+        let mut batch = Batch::new(first, &call, 2);
+        batch.push(second, stream);
         // SAFETY: as above.
         let error = unsafe { submit(target, batch) }.unwrap_err();
         assert_eq!(error.code(), Code::InvalidUsage, "{error}");

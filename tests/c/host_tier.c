@@ -637,6 +637,96 @@ static void groups(struct rank *rank)
     still_works(rank);
 }
 
+/* ---- messages that follow others of their group */
+
+enum { grouped = 40 };
+
+static float grouped_value(int from, int at)
+{
+    return (float)(100 * from + at);
+}
+
+/* A group of messages, with one that is wrong somewhere in between: nothing is sent. */
+static void wrong_message(struct rank *rank, int at, const void *buffer, size_t count, int type, int peer,
+                          flagosComm_t of)
+{
+    float sent[grouped], received[grouped];
+    flagosComm_t comm = rank->comm;
+    int next = (rank->rank + 1) % rank->ranks, i;
+    memset(received, 0, sizeof received);
+    OK(NULL, flagosGroupStart());
+    for (i = 0; i < grouped; i++) {
+        sent[i] = grouped_value(rank->rank, i);
+        if (i == at) {
+            GIVES(flagosInvalidArgument, of, flagosSend(buffer, count, (flagosDataType_t)type, peer, of, NULL));
+        }
+        OK(comm, flagosSend(&sent[i], 1, flagosFloat32, next, comm, NULL));
+        OK(comm, flagosRecv(&received[i], 1, flagosFloat32, next, comm, NULL));
+    }
+    GIVES(flagosInvalidArgument, NULL, flagosGroupEnd());
+    for (i = 0; i < grouped; i++) {
+        CHECK(received[i] == 0);
+    }
+}
+
+static void grouped_messages(struct rank *rank)
+{
+    float sent[grouped], received[grouped], sum = 0.0f, one = 1.0f;
+    flagosComm_t comm = rank->comm, own = NULL, stale;
+    flagosStream_t stream = NULL;
+    int next = (rank->rank + 1) % rank->ranks, round, i;
+    static const int places[] = { 1, 20, grouped - 1 };
+
+    for (i = 0; i < 3; i++) {
+        int at = places[i];
+        wrong_message(rank, at, NULL, 1, flagosFloat32, next, comm);
+        wrong_message(rank, at, &one, 1, 99, next, comm);
+        wrong_message(rank, at, &one, 1, -1, next, comm);
+        wrong_message(rank, at, &one, 1, flagosFloat32, rank->ranks, comm);
+        wrong_message(rank, at, &one, 1, flagosFloat32, -1, comm);
+        wrong_message(rank, at, &one, SIZE_MAX / 2, flagosFloat32, next, comm);
+        wrong_message(rank, at, &one, 1, flagosFloat32, next, NULL);
+    }
+    still_works(rank);
+
+    /* Another communicator's, a collective and a stream in between; no message of 0 elements is missed. */
+    OK(comm, flagosCommSplit(comm, rank->rank, 0, &own, NULL));
+    OK(NULL, flagosStreamCreate(&stream));
+    for (round = 0; round < 3; round++) {
+        memset(received, 0, sizeof received);
+        OK(NULL, flagosGroupStart());
+        for (i = 0; i < grouped; i++) {
+            int other = i % 5 == 4;
+            flagosStream_t on = round == 1 || (round == 2 && i % 3 == 0) ? stream : NULL;
+            sent[i] = grouped_value(other ? 9 : rank->rank, i);
+            if (i == 17) {
+                OK(comm, flagosAllReduce(&one, &sum, 1, flagosFloat32, flagosSum, comm, NULL));
+            }
+            OK(comm, flagosSend(&sent[i], i == 11 ? 0 : 1, flagosFloat32, other ? 0 : next, other ? own : comm, on));
+            OK(comm, flagosRecv(&received[i], i == 11 ? 0 : 1, flagosFloat32, other ? 0 : next, other ? own : comm, on));
+        }
+        CHECK(received[0] == 0);
+        OK(NULL, flagosGroupEnd());
+        OK(NULL, flagosStreamSynchronize(stream));
+        for (i = 0; i < grouped; i++) {
+            float expected = i == 11 ? 0 : grouped_value(i % 5 == 4 ? 9 : next, i);
+            CHECK(received[i] == expected);
+        }
+        CHECK(sum == (float)rank->ranks);
+    }
+    OK(NULL, flagosStreamDestroy(stream));
+
+    /* A handle that has become stale within the group. */
+    stale = own;
+    OK(NULL, flagosGroupStart());
+    OK(own, flagosSend(&one, 1, flagosFloat32, 0, own, NULL));
+    OK(own, flagosRecv(&sum, 1, flagosFloat32, 0, own, NULL));
+    OK(NULL, flagosCommAbort(own));
+    GIVES(flagosInvalidArgument, NULL, flagosSend(&one, 1, flagosFloat32, 0, stale, NULL));
+    GIVES(flagosInvalidArgument, NULL, flagosGroupEnd());
+    still_works(rank);
+}
+
 /* ---- NU-8 */
 
 static void to_itself(struct rank *rank)
@@ -832,6 +922,7 @@ int main(int argc, char **argv)
         with_ranks(ranks, queries_of_the_first_header);
         with_ranks(ranks, bad_arguments);
         with_ranks(ranks, groups);
+        with_ranks(ranks, grouped_messages);
         with_ranks(ranks, to_itself);
         with_ranks(ranks, pre_mul_sum);
         with_ranks(ranks, memory);

@@ -33,8 +33,8 @@ fn native(source: &Path, dir: &Path) -> PathBuf {
     native
 }
 
-/// Instructions between entering and leaving a function, in the whole run of a program.
-fn count(program: &Command, function: &str, path: &str) -> i64 {
+/// Instructions between entering and leaving a function, in the whole run of a program, on these tiers.
+pub fn count(program: &Command, function: &str, path: &str, tiers: &str) -> i64 {
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -42,7 +42,7 @@ fn count(program: &Command, function: &str, path: &str) -> i64 {
         .arg(program.get_program())
         .args(program.get_args())
         .env("LD_LIBRARY_PATH", path)
-        .env("FLAGOSCOMM_TIERS", "native");
+        .env("FLAGOSCOMM_TIERS", tiers);
     let out = run(&mut command);
     let text = String::from_utf8_lossy(&out.stderr).into_owned();
     let collected = text
@@ -68,8 +68,8 @@ pub fn at_most_twelve_more(
         let (program, function) = ours(op);
         let mut bare = Command::new(&native);
         bare.arg(op);
-        let ours = count(&program, &function, &path);
-        let over = ours - count(&bare, &format!("flagos{op}"), &path);
+        let ours = count(&program, &function, &path, "native");
+        let over = ours - count(&bare, &format!("flagos{op}"), &path, "native");
         assert!(ours >= 20_000, "{op}: {ours} instructions were counted");
         println!("{op}: +{} instructions", over as f64 / 1000.0);
         assert!(over <= 12_000, "{op}: {over} instructions in 1000 calls");

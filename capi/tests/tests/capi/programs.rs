@@ -1,5 +1,6 @@
 //! The C programs of tests/c, plain, with AddressSanitizer and under valgrind.
 
+use flagos_comm_capi_tests::cost::count;
 use flagos_comm_capi_tests::{
     c_program, compiler, debug, have, header_functions, library, release, root, run, scratch,
     stdout,
@@ -53,6 +54,30 @@ fn under_valgrind(name: &str) {
         .arg(&exe)
         .arg("quick")
         .env("FLAGOSCOMM_TIERS", "host"));
+}
+
+/// Every one of many messages in a group costs few instructions until its group ends, and few more then.
+#[test]
+fn a_message_in_a_group_costs_few_instructions() {
+    if !have("valgrind") {
+        return;
+    }
+    let dir = scratch("group-cost");
+    let program = Command::new(c_program(&source("group_cost.c"), &["-O1"], &dir));
+    let path = dir.to_str().expect("the target directory is UTF-8");
+    for (function, calls, most) in [
+        ("flagosSend", 3200, 130),
+        ("flagosRecv", 3200, 130),
+        // Of both, with the copies of a rank's own messages.
+        ("flagosGroupEnd", 6400, 200),
+    ] {
+        let each = count(&program, function, path, "host") / calls;
+        println!("{function}: {each} instructions for each message");
+        assert!(
+            (10..=most).contains(&each),
+            "{function}: {each} instructions for each message"
+        );
+    }
 }
 
 #[test]
