@@ -266,8 +266,17 @@ def finalises_too_early(_, nranks, unique):
 @scenario
 def a_program_that_finalises_mpi_too_early_is_told():
     """An error of the call, where MPI would end the process."""
+    def attempt(mpi, again):
+        try:
+            return mpi.run(2, "finalises_too_early")
+        except AssertionError as error:
+            # MPICH's own end of a program whose other thread is in a call of MPI at that moment.
+            if again == 0 or "pthread_mutex_destroy" not in str(error):
+                raise
+            return attempt(mpi, again - 1)
+
     for mpi in every_mpi():
-        lines, errors = mpi.run(2, "finalises_too_early")
+        lines, errors = attempt(mpi, 3)
         check(len(lines) == 2, mpi.name, lines, errors)
         check(all("finalised MPI" in words for words in lines), mpi.name, lines)
 
