@@ -173,31 +173,23 @@ fn target_dir() -> Result<PathBuf, String> {
 /// Builds what is installed; the folder where it lies.
 fn build(drop_ins: bool) -> Result<PathBuf, String> {
     let target = target_dir()?;
-    let mut libraries = vec!["-p", "flagos-comm-capi-flagos"];
+    // Together with the tool, as `cargo build --release` does: of the libraries alone cargo would choose other features of
+    // what they need, and build them a second time.
+    let mut packages = vec!["flagos-comm-cli", "flagos-comm-capi-flagos"];
     if drop_ins {
-        libraries.extend([
-            "-p",
-            "flagos-comm-capi-flagcx",
-            "-p",
-            "flagos-comm-capi-nccl",
-        ]);
+        packages.extend(["flagos-comm-capi-flagcx", "flagos-comm-capi-nccl"]);
     }
-    // The tool on its own: what it needs would switch on features in the libraries' dependencies, and cargo
-    // would build the libraries again whenever it is asked for them alone.
-    for packages in [&libraries[..], &["-p", "flagos-comm-cli"]] {
-        let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .current_dir(workspace())
-            .args(["build", "--release", "--locked", "--target-dir"])
-            .arg(&target)
-            .args(packages)
-            .status();
-        match status {
-            Ok(status) if status.success() => {}
-            Ok(status) => return Err(format!("the build failed: {status}")),
-            Err(error) => return Err(format!("cargo can't be run: {error}")),
-        }
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .current_dir(workspace())
+        .args(["build", "--release", "--locked", "--target-dir"])
+        .arg(&target)
+        .args(packages.iter().flat_map(|package| ["-p", package]))
+        .status();
+    match status {
+        Ok(status) if status.success() => Ok(target.join("release")),
+        Ok(status) => Err(format!("the build failed: {status}")),
+        Err(error) => Err(format!("cargo can't be run: {error}")),
     }
-    Ok(target.join("release"))
 }
 
 /// What is installed, by its path below the prefix.

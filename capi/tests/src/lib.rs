@@ -16,26 +16,6 @@ pub fn scratch(name: &str) -> PathBuf {
     dir
 }
 
-/// The packages of the three libraries.
-pub const LIBRARIES: [(&str, &str); 3] = [
-    ("flagos-comm-capi-flagos", "libflagos_comm.so"),
-    ("flagos-comm-capi-flagcx", "libflagcx.so"),
-    ("flagos-comm-capi-nccl", "libnccl.so"),
-];
-
-fn build(profile: &str) -> PathBuf {
-    let mut cargo = cargo();
-    cargo.arg("build").arg("--locked");
-    if profile == "release" {
-        cargo.arg("--release");
-    }
-    for (package, _) in LIBRARIES {
-        cargo.args(["-p", package]);
-    }
-    run(&mut cargo);
-    target_dir().join(profile)
-}
-
 /// cargo, at the top of the repository, into the target directory of the running test.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -48,13 +28,22 @@ pub fn cargo() -> Command {
 /// The folder with the release libraries; built on first use.
 pub fn release() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| build("release"))
+    DIR.get_or_init(|| {
+        let mut file = flagos_comm_testkit::cargo::libflagos();
+        file.pop();
+        file
+    })
 }
 
 /// The folder with the debug libraries, which have the test hooks; built on first use.
 pub fn debug() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| build("debug"))
+    DIR.get_or_init(|| {
+        let libraries = ["flagos", "flagcx", "nccl"].map(|name| format!("flagos-comm-capi-{name}"));
+        let packages = libraries.iter().flat_map(|name| ["-p", name]);
+        run(cargo().args(["build", "--locked"]).args(packages));
+        target_dir().join("debug")
+    })
 }
 
 /// The library under test: `FLAGOSCOMM_TEST_LIBRARY` if set, else the release build.

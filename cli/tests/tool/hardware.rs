@@ -33,13 +33,10 @@ fn suite(name: &str, devices: &str, only: &str) -> Suite {
     }
     command
         .env("FAKE_DEVICES", devices)
-        .env(
-            "HW_FLAGCX",
-            release("flagos-comm-capi-flagcx", "libflagcx.so"),
-        )
+        .env("HW_FLAGCX", release("libflagcx.so"))
         .env("HW_QUICK", "1")
         .env("HW_ONLY", only)
-        .env("HW_DROP_IN", release("flagos-comm-capi-nccl", "libnccl.so"));
+        .env("HW_DROP_IN", release("libnccl.so"));
     Suite { log, command }
 }
 

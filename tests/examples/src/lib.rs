@@ -71,7 +71,7 @@ pub fn compile(compiler: &str, flags: &[&str], source: &str, link: Link, name: &
         .arg(&program);
     match link {
         Link::Static => {
-            command.arg(release("flagos-comm-capi-flagos", "libflagos_comm.a"));
+            command.arg(release("libflagos_comm.a"));
             command.args(NATIVE_STATIC_LIBS.split(' '));
         }
         Link::Shared => {

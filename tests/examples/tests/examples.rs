@@ -3,7 +3,7 @@
 use flagos_comm_test_examples::{
     Link, NATIVE_STATIC_LIBS, command, compile, program, run, scratch,
 };
-use flagos_comm_testkit::cargo::{libflagos, workspace};
+use flagos_comm_testkit::cargo::{libflagos, target_dir, workspace};
 use flagos_comm_testkit::ranks::{Output, report};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -111,7 +111,7 @@ fn readme_static_link_line() {
         .current_dir(workspace())
         .args(["rustc", "-p", "flagos-comm-capi-flagos", "--lib"])
         .args(["--crate-type", "staticlib", "--target-dir"])
-        .arg(scratch("native-static-libs"))
+        .arg(target_dir())
         .args(["--", "--print", "native-static-libs"])
         .output()
         .expect("cargo can be started");

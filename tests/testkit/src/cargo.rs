@@ -26,41 +26,40 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// Builds the package in release mode (once per process and package is enough: cargo does nothing the second time) and
-/// returns the path of `file` in the release folder.
+/// Builds the libraries and the tool in release mode, once per process; where `file` of theirs is.
+///
+/// All of them, as the README's `cargo build --release` does: for one package alone cargo would choose other features of
+/// what they need, and build everything a second time.
 ///
 /// # Panics
 /// If the build fails or makes no such file.
-pub fn release(package: &str, file: &str) -> PathBuf {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let target = target_dir();
-    let out = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "-p", package])
-        .arg("--target-dir")
-        .arg(&target)
-        .current_dir(workspace())
-        .output()
-        .expect("cargo can be started");
-    assert!(
-        out.status.success(),
-        "cargo build -p {package} failed:\n{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    let path = target.join("release").join(file);
-    assert!(
-        path.is_file(),
-        "cargo build -p {package} made no {}",
-        path.display()
-    );
+pub fn release(file: &str) -> PathBuf {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    let dir = DIR.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let target = target_dir();
+        let out = Command::new(cargo)
+            .args(["build", "--quiet", "--locked", "--release", "--target-dir"])
+            .arg(&target)
+            .current_dir(workspace())
+            .output()
+            .expect("cargo can be started");
+        assert!(
+            out.status.success(),
+            "cargo build --release failed:\n{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        target.join("release")
+    });
+    let path = dir.join(file);
+    assert!(path.is_file(), "cargo built no {}", path.display());
     path
 }
 
-/// `libflagos_comm.so`, built in release mode once per process.
+/// `libflagos_comm.so`, built in release mode.
 ///
 /// # Panics
 /// If the build fails.
 pub fn libflagos() -> PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| release("flagos-comm-capi-flagos", "libflagos_comm.so"))
-        .clone()
+    release("libflagos_comm.so")
 }

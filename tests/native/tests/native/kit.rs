@@ -18,6 +18,8 @@ pub fn variant(name: &str, arguments: &[&str], env: &[(&str, &str)]) -> PathBuf 
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let out = Command::new(cargo)
         .args(["build", "--quiet", "-p", "flagos-comm-capi-flagos"])
+        .args(["--config", "profile.dev.package.flagos-comm.opt-level=0"])
+        .args(["--config", "profile.dev.debug=0"])
         .args(arguments)
         .envs(env.iter().copied())
         .arg("--target-dir")

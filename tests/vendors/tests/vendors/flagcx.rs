@@ -94,7 +94,7 @@ fn a_value_that_flagcx_cannot_read_is_said() {
 fn our_own_skin_is_never_taken_for_flagcx() {
     let skin = match std::env::var_os("FLAGOSCOMM_TEST_FLAGCX_SKIN") {
         Some(path) => path.into(),
-        None => cargo::release("flagos-comm-capi-flagcx", "libflagcx.so"),
+        None => cargo::release("libflagcx.so"),
     };
     let nvidia = Fact::of("nvidia");
     let dir = scratch();

@@ -10,7 +10,7 @@ use std::time::Duration;
 fn tool() -> PathBuf {
     match std::env::var_os("FLAGOSCOMM_TEST_TOOL") {
         Some(path) => path.into(),
-        None => cargo::release("flagos-comm-cli", "flagos-comm"),
+        None => cargo::release("flagos-comm"),
     }
 }
 
