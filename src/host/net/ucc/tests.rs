@@ -2,7 +2,7 @@
 
 use super::abi::ERR_NO_MESSAGE;
 use super::*;
-use crate::error::{Code, Result as Outcome};
+use crate::error::{Code, Error, Result as Outcome};
 use crate::host::engine::Engine;
 use crate::host::kernels::tests::Random;
 use crate::host::net::NetEngine;
@@ -12,6 +12,7 @@ use crate::host::tests::{
 };
 use crate::load::{Env, open_ucc_of};
 use crate::types::OpKind;
+use flagos_comm_testkit::cargo::target_dir;
 use flagos_comm_testkit::standins::Standins;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,9 +37,14 @@ fn real() -> Option<&'static Api> {
         let named = std::env::var("FLAGOSCOMM_TEST_UCC").ok();
         let found = match &named {
             Some(path) => opened(Path::new(path)),
-            None => {
-                open_ucc_of(&Env::of(&[]), &mut Vec::new()).map(|api| &*Box::leak(Box::new(api)))
-            }
+            None => open_ucc_of(&Env::of(&[]), &mut Vec::new()).and_then(|api| {
+                // Other tests have brought it into the process.
+                let is_ours = api.path.starts_with(target_dir().join("standins"));
+                match is_ours {
+                    true => Err(Error::not_supported("the process has the stand-in")),
+                    false => Ok(&*Box::leak(Box::new(api))),
+                }
+            }),
         };
         match found {
             Ok(api) => Some(api),
